@@ -40,6 +40,7 @@ TESTS = [
     "tests/core/compiled/test_indices.py",
     "tests/core/train/test_layerwise_updates.py",
     "tests/core/carriers/test_mean.py",
+    "tests/core/train/test_other_holders.py",
     "tests/core/train/test_parameter_messages.py",
     "tests/core/train/test_shared_memory.py",
     "tests/loopback",

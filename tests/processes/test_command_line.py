@@ -66,7 +66,7 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "overlap of averages": (
         "--overlap backward",
         2,
-        "overlap is one of none, next-forward, next-steps",
+        "overlap is one of none, next-forward, layers, next-steps",
     ),
     "overlap elsewhere": (
         "--sync ad-psgd --overlap none",

@@ -1,16 +1,14 @@
-"""`overlap="next-forward"` gives bit for bit what waiting at once gives.
+"""Exchanges that hide behind computing give bit for bit what waiting at once gives.
 
-Every script below is trained both ways in the same processes; losses, parameters, statistics and
-the optimizer's state are compared as bits. Gloo adds in a fixed order for any number of workers, as
-parameter servers do; Shoal's transport adds in the order of arrival, which two workers cannot tell
-apart.
+Every script of `overlap_scripts` is trained under each word of `overlap` in the same processes;
+losses, parameters, statistics and the optimizer's state are compared as bits. Gloo adds in a fixed
+order for any number of workers, as parameter servers do; Shoal's transport adds in the order of
+arrival, which two workers cannot tell apart.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Callable, Iterator
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,580 +16,240 @@ import pytest
 from thoroughness import seldom
 
 torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-from torch.nn.functional import cross_entropy, linear  # noqa: E402
+from overlap_scripts import OPTIMIZERS, SCRIPTS, SYNCS, UNEQUAL, begin, train_once  # noqa: E402
+from torch import nn  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.collectives import pieces  # noqa: E402
+from shoal.train.piece_means import PieceMeans  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
-STEPS = 5
-BATCH = 6
-FEATURES = 5
-CLASSES = 3
-BUCKET_BYTES = 64
-"""So that nearly every parameter is a bucket of its own, or a piece."""
-
-
-class Everything(nn.Module):
-    """Shared and frozen parameters, some that only some ranks or no rank use, statistics alone,
-    a layer called twice, and parameters used outside of their module's forward pass.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.scale = nn.Parameter(torch.ones(FEATURES))
-        self.late = nn.Linear(8, CLASSES)  # registered first, used last
-        self.norm = nn.BatchNorm1d(FEATURES, affine=False)
-        self.first = nn.Linear(FEATURES, 8)
-        self.again = nn.Linear(8, 8)
-        self.tied = nn.Linear(8, 8)
-        self.tied.weight = self.again.weight
-        self.branches = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.frozen = nn.Linear(8, 8).requires_grad_(False)
-        self.outside = nn.Linear(8, 8)
-        self.register_buffer("table", torch.randn(2, 8))
-
-    def forward(self, inputs: Tensor, branch: int) -> Tensor:
-        hidden = self.norm(inputs) * self.scale
-        early = self.outside.bias.sum()  # before that module's own forward pass
-        hidden = self.first(hidden).tanh()
-        hidden = self.tied(self.again(self.again(hidden))).tanh()
-        hidden = self.branches[branch](hidden) + self.frozen(hidden) + self.table[0]
-        hidden = linear(hidden, self.outside.weight.t()) + early
-        return self.late(self.outside(hidden))
-
-
-def batch_of(rank: int, step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(100 * rank + step)
-    inputs = torch.randn(BATCH, FEATURES, generator=generator)
-    return inputs, torch.randint(0, CLASSES, (BATCH,), generator=generator)
-
-
-Run = tuple[Everything, shoal.DistributedOptimizer, int]
-"""The model, the optimizer and this worker's rank."""
-
-
-def loss_of(run: Run, step: int) -> Tensor:
-    model, _, rank = run
-    inputs, targets = batch_of(rank, step)
-    return cross_entropy(model(inputs, rank % 2), targets)
-
-
-# --- scripts: each yields a number per step -------------------------------------------------------
-
-
-def plain(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss = loss_of(run, step)
-        loss.backward()
-        run[1].step()
-        yield loss.item()
-
-
-def scheduled(run: Run) -> Iterator[float]:
-    scheduler = torch.optim.lr_scheduler.StepLR(run[1], step_size=1, gamma=0.5)
-    for loss in plain(run):
-        scheduler.step()
-        yield loss
-
-
-def scheduled_below(run: Run) -> Iterator[float]:
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(run[1]._inner, gamma=0.5)
-    for loss in plain(run):
-        scheduler.step()
-        yield loss
-
-
-def accumulating(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        with run[1].no_sync():
-            loss_of(run, step).backward()
-        loss = loss_of(run, step + 50)
-        loss.backward()
-        run[1].step()
-        yield loss.item()
-
-
-def accumulating_without_no_sync(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss_of(run, step).backward()
-        loss = loss_of(run, step + 50)
-        loss.backward()
-        run[1].step()
-        yield loss.item()
-
-
-def never_clearing(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        loss = loss_of(run, step)
-        loss.backward()
-        run[1].step()
-        yield loss.item()
-
-
-def clearing_to_zero(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        loss = loss_of(run, step)
-        loss.backward()
-        run[1].step()
-        run[1].zero_grad(set_to_none=False)
-        yield loss.item()
-
-
-def clearing_the_model(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[0].zero_grad()
-        loss = loss_of(run, step)
-        loss.backward()
-        run[1].step()
-        yield loss.item()
-
-
-def discarding(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        loss = loss_of(run, step)
-        loss.backward()
-        if step % 2:
-            (run[0] if step == 1 else run[1]).zero_grad()
-        run[1].step()
-        run[1].zero_grad()
-        yield loss.item()
-
-
-def clipping(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss_of(run, step).backward()
-        norm = nn.utils.clip_grad_norm_(run[0].parameters(), 0.1) if step % 2 else torch.zeros(1)
-        run[1].step()
-        yield float(norm)
-
-
-def changing_one_gradient(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss = loss_of(run, step)
-        loss.backward()
-        if step % 2:
-            run[0].first.weight.grad.mul_(3)
-        else:
-            run[0].first.weight.grad = run[0].late.weight.grad.sum() * torch.ones(8, FEATURES)
-        run[1].step()
-        yield loss.item()
-
-
-def scaling(run: Run) -> Iterator[float]:
-    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss = loss_of(run, step) * (float("inf") if step == 2 and run[2] == 1 else 1.0)
-        scaler.scale(loss).backward()
-        scaler.step(run[1])
-        scaler.update()
-        yield scaler.get_scale()
-
-
-def regularizing(run: Run) -> Iterator[float]:
-    parameters = list(run[0].parameters())  # held from before the first update
-    for step in range(STEPS):
-        run[1].zero_grad()
-        penalty = sum(p.square().sum() for p in parameters)
-        loss = loss_of(run, step) + 0.01 * penalty
-        loss.backward()
-        run[1].step()
-        yield loss.item()
-
-
-def averaging_parameters(run: Run) -> Iterator[float]:
-    model = run[0]
-    held = list(model.parameters())
-    average = [p.detach().clone() for p in held]
-    shadow = copy.deepcopy(model)
-    for _ in plain(run):
-        torch._foreach_lerp_(average, [p.detach() for p in held], 0.3)
-        for mine, theirs in zip(shadow.parameters(), model.parameters(), strict=True):
-            mine.data.lerp_(theirs.data, 0.3)
-        yield float(sum(p.detach().sum() for p in (*average, *shadow.parameters())))
-
-
-def evaluating(run: Run) -> Iterator[float]:
-    model = run[0]
-    for step, _ in enumerate(plain(run)):
-        model.eval()
-        with torch.inference_mode():
-            yield loss_of(run, step).item()
-        model.train()
-
-
-def saving(run: Run) -> Iterator[float]:
-    model, optimizer, _ = run
-    for step, _ in enumerate(plain(run)):
-        if step == 1:
-            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-        if step == 3:
-            model.load_state_dict(saved[0])
-            optimizer.load_state_dict(saved[1])
-        digest = hashlib.sha256(str(sorted(optimizer._inner.state_dict()["state"])).encode())
-        yield float(int(digest.hexdigest()[:8], 16))
-        yield float(sum(v.double().sum() for v in model.state_dict().values()))
-        yield float(model.norm.running_mean.sum())
-
-
-def looking_at_gradients(run: Run) -> Iterator[float]:
-    for _ in plain(run):
-        gradients = [p.grad for p in run[0].parameters()]
-        yield sum(float(g.norm()) for g in gradients if g is not None)
-        yield float(sum(g is None for g in gradients))
-
-
-def stepping_twice(run: Run) -> Iterator[float]:
-    for loss in plain(run):
-        run[1].step()
-        yield loss
-
-
-def hooked(run: Run) -> Iterator[float]:
-    calls: list[int] = []
-    hook = run[1]._inner.register_step_post_hook(lambda *_: calls.append(1))
-    yield from plain(run)
-    hook.remove()
-    yield float(len(calls))
-
-
-def stopping_early(run: Run) -> Iterator[float]:
-    for step, loss in enumerate(plain(run)):
-        if step == 2 and run[2] == 1:
-            return
-        yield loss
-
-
-def compiled(run: Run) -> Iterator[float]:
-    """Not among SCRIPTS: loading torch's compiler takes a while."""
-    yield from plain((torch.compile(run[0], backend="aot_eager"), *run[1:]))
-
-
-SCRIPTS: list[Callable[[Run], Iterator[float]]] = [
-    plain,
-    scheduled,
-    scheduled_below,
-    accumulating,
-    accumulating_without_no_sync,
-    never_clearing,
-    clearing_to_zero,
-    clearing_the_model,
-    discarding,
-    clipping,
-    changing_one_gradient,
-    scaling,
-    regularizing,
-    averaging_parameters,
-    evaluating,
-    saving,
-    looking_at_gradients,
-    stepping_twice,
-    hooked,
-    stopping_early,
-]
-
-UNEQUAL = {"changing_one_gradient", "stopping_early"}
-"""Scripts that make replicas (or their counts of batches) differ, whatever is waited for when."""
-
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1),
-    "momentum": lambda groups: torch.optim.SGD(
-        groups, lr=torch.tensor(0.1), momentum=0.9, nesterov=True, weight_decay=0.01
-    ),
-    "adam": lambda groups: torch.optim.Adam(groups, lr=0.01),
-    "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.01, amsgrad=True, foreach=True),
-    "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=0.01, momentum=0.5, centered=True),
-    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=0.05),
-    "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=0.01),
-    "nadam": lambda groups: torch.optim.NAdam(groups, lr=0.01, decoupled_weight_decay=True),
+HIDING = {
+    "all-reduce": ("backward", "next-forward"),
+    "ripples": ("none", "next-forward"),
 }
+"""The words of `overlap` with one result; the first hides nothing after backward."""
 
 
-def bits(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.detach().reshape(-1).view(torch.uint8).numpy()).hexdigest()
+def hiding(sync: str, script: str) -> tuple[str, ...]:
+    words = HIDING.get(sync, ("none", "next-forward", "layers"))
+    return tuple(word for word in words if not (word == "layers" and script in REFUSED))
 
 
-SYNCS: dict[str, Callable[[str], Any]] = {
-    "all-reduce": lambda overlap: shoal.AllReduce(bucket_bytes=BUCKET_BYTES, overlap=overlap),
-    "ds-sync": lambda overlap: shoal.DSSync(overlap=overlap),
-    "ripples-static": lambda overlap: shoal.RipplesStatic(overlap=overlap, workers_per_host=2),
-    "local-sgd": lambda overlap: shoal.LocalSGD(overlap=overlap, interval=2),
-    # whoever asks first draws a group of all, the others take it
-    "ripples": lambda overlap: shoal.Ripples(
-        overlap=overlap, group_size=2, global_division=False, slowdown_threshold=None
-    ),
-    "ps-bsp": lambda overlap: shoal.ParameterServer.bsp(overlap=overlap),
-}
-
-
-def train_once(rank: int, script: str, optimizer: str, transport: str, sync: Any) -> dict[str, Any]:
-    model = Everything()
-    late = {id(p) for p in model.late.parameters()}
-    groups = [
-        {"params": [p for p in model.parameters() if id(p) not in late]},
-        {"params": list(model.late.parameters()), "weight_decay": 0.1},
-    ]
-    wrapped = shoal.DistributedOptimizer(
-        OPTIMIZERS[optimizer](groups),
-        model,
-        sync=sync,
-        transport=transport,
-    )
-    trace = list(globals()[script]((model, wrapped, rank)))
-    wrapped.finish()
-    saved = wrapped.state_dict()
-    state = {
-        **saved["state"],
-        **{
-            (shard, index): entry
-            for shard, its in enumerate(saved["shoal"]["state"].get("shards", ()))
-            for index, entry in its["optimizer"]["state"].items()
-        },
-    }
-    return {
-        "trace": trace,
-        "model": {name: bits(value) for name, value in model.state_dict().items()},
-        "state": {
-            (index, key): bits(torch.as_tensor(value))
-            for index, entry in state.items()
-            for key, value in entry.items()
-        },
-        "classes": {type(p).__name__ for p in model.parameters()},
-    }
-
-
-def train_both_ways(
-    scripts: list[tuple[str, str]],
-    transport: str,
-    sync: str = "all-reduce",
-    word: str = "next-forward",
-) -> list[Any]:
-    pieces.LEAST_PIECE_BYTES, pieces.MOST_PIECES = BUCKET_BYTES, 1000
-    pieces.LEAST_PART_BYTES = BUCKET_BYTES
-    rank = shoal.init(deadline_s=20).rank
+def train_every_way(scripts: list[tuple[str, str]], transport: str, sync: str) -> list[Any]:
+    rank = begin()
     outcomes = []
-    at_once = "backward" if sync == "all-reduce" else "none"
     for script, optimizer in scripts:
-        try:
-            eager, lazy = (
-                train_once(rank, script, optimizer, transport, SYNCS[sync](overlap))
-                for overlap in (at_once, word)
-            )
-        except Exception as error:
-            error.add_note(f"in script {script!r} with {optimizer}")
-            raise
-        outcomes.append((script, optimizer, eager, lazy))
+        for word in hiding(sync, script):
+            try:
+                outcome = train_once(rank, script, optimizer, transport, SYNCS[sync](word))
+            except Exception as error:
+                error.add_note(f"in script {script!r} with {optimizer} and {word}")
+                raise
+            outcomes.append((script, optimizer, word, outcome))
     shoal.shutdown()
     return outcomes
 
 
 def check_equal(outcomes: list[Any], *, are_replicas_equal: bool = True) -> None:
+    at_once: dict[int, Any] = {}
     for by_rank in zip(*outcomes, strict=True):
-        for script, optimizer, eager, lazy in by_rank:
-            assert repr(lazy["trace"]) == repr(eager["trace"]), (script, optimizer)  # NaN too
+        for rank, (script, optimizer, word, hidden) in enumerate(by_rank):
+            if word in ("none", "backward"):
+                at_once[rank] = hidden
+            eager = at_once[rank]
+            assert repr(hidden["trace"]) == repr(eager["trace"]), (script, optimizer, word)  # NaN
             for part in ("model", "state", "classes"):
-                assert lazy[part] == eager[part], (script, optimizer, part)
-        script, _, first, _ = by_rank[0]
+                assert hidden[part] == eager[part], (script, optimizer, word, part)
         if are_replicas_equal and script not in UNEQUAL:
-            assert all(eager["model"] == first["model"] for _, _, eager, _ in by_rank), script
+            first = by_rank[0][3]["model"]
+            assert all(hidden["model"] == first for *_, hidden in by_rank), script
 
 
-OFTEN = [
-    plain,
-    scheduled,
-    accumulating,
-    discarding,
-    clipping,
-    changing_one_gradient,
-    scaling,
-    averaging_parameters,
-    evaluating,
-    saving,
-    stopping_early,
+GROUPS = {
+    "first": [
+        "plain",
+        "accumulating",
+        "clipping",
+        "averaging_parameters",
+        "saving",
+        "reading_aliases",
+        "using_a_weight_behind_autograd",
+        "keeping_graphs",
+    ],
+    "second": [
+        "scheduled",
+        "discarding",
+        "changing_one_gradient",
+        "scaling",
+        "evaluating",
+        "writing_to_aliases",
+        "closing",
+        "stopping_early",
+    ],
+}
+GROUPS["others"] = [
+    script.__name__
+    for script in SCRIPTS
+    if script.__name__ not in GROUPS["first"] + GROUPS["second"]
 ]
-OTHERS = [script for script in SCRIPTS if script not in OFTEN]
-
-
-@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
-@pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
-@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
-def test_every_script_ends_with_the_same_bits(
-    run_workers: RunWorkers,
-    scripts: list[Callable[[Run], Iterator[float]]],
-    optimizer: str,
-    transport: str,
-) -> None:
-    cases = [(script.__name__, optimizer) for script in scripts]
-    size = 3 if transport == "gloo" else 2
-    check_equal(run_workers(train_both_ways, size, cases, transport))
 
 
 @pytest.mark.parametrize(
-    ("sync", "transport"),
+    ("sync", "transport", "group"),
     seldom(
-        [
-            (sync, over)
-            for sync in SYNCS
-            if sync not in {"all-reduce", "ps-bsp"}
-            for over in ("gloo", "shoal")
+        itertools.product(SYNCS, ("gloo", "shoal"), GROUPS),
+        often=[
+            ("all-reduce", "shoal", "first"),
+            ("ds-sync", "shoal", "first"),
+            ("local-sgd", "gloo", "second"),
+            ("ps-bsp", "shoal", "second"),
         ],
-        often=[("ds-sync", "shoal"), ("local-sgd", "gloo")],
     ),
 )
-@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
-def test_averages_hidden_behind_the_next_forward_pass_are_the_same(
-    run_workers: RunWorkers,
-    scripts: list[Callable[[Run], Iterator[float]]],
-    sync: str,
-    transport: str,
-) -> None:
-    # two workers, and the pairs of a grid, cannot tell the order of arrival apart
-    is_large = sync == "ds-sync" or (transport == "gloo" and sync != "ripples")
-    size = 4 if is_large else 2
-    cases = [(script.__name__, "adam") for script in scripts]
-    outcomes = run_workers(train_both_ways, size, cases, transport, sync)
-    check_equal(outcomes, are_replicas_equal=False)
-
-
-@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
-@pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["momentum"]))
-@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
-def test_pulls_hidden_behind_the_next_forward_pass_are_the_same(
-    run_workers: RunWorkers,
-    scripts: list[Callable[[Run], Iterator[float]]],
-    optimizer: str,
-    transport: str,
-) -> None:
-    cases = [(script.__name__, optimizer) for script in scripts]
-    size = 3 if transport == "gloo" else 2
-    outcomes = run_workers(train_both_ways, size, cases, transport, "ps-bsp")
-    check_equal(outcomes)
-    assert all(eager["state"] for worker in outcomes for _, _, eager, _ in worker)
-
-
-PUSHED_EARLY = [
-    plain,
-    scheduled,
-    accumulating,
-    clearing_to_zero,
-    averaging_parameters,
-    evaluating,
-    saving,
-    looking_at_gradients,
-    stopping_early,
-]
-SELDOM_PUSHED_EARLY = [
-    scheduled_below,
-    never_clearing,
-    clearing_the_model,
-    regularizing,
-    stepping_twice,
-]
-
-
-@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
 @pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
-@pytest.mark.parametrize(
-    "scripts",
-    seldom([PUSHED_EARLY, SELDOM_PUSHED_EARLY], often=[PUSHED_EARLY]),
-    ids=["often", "others"],
-)
-def test_pushes_that_begin_in_backward_give_the_same(
-    run_workers: RunWorkers,
-    scripts: list[Callable[[Run], Iterator[float]]],
-    optimizer: str,
-    transport: str,
+def test_what_hides_has_the_same_bits(
+    run_workers: RunWorkers, sync: str, transport: str, group: str, optimizer: str
 ) -> None:
-    cases = [(script.__name__, optimizer) for script in scripts]
-    size = 3 if transport == "gloo" else 2
-    check_equal(run_workers(train_both_ways, size, cases, transport, "ps-bsp", "layers"))
+    cases = [(script, optimizer) for script in GROUPS[group]]
+    outcomes = run_workers(train_every_way, size_of(sync, transport), cases, transport, sync)
+    check_equal(outcomes, are_replicas_equal=sync in ("all-reduce", "ps-bsp"))
+    assert all(hidden["state"] for worker in outcomes for *_, hidden in worker)
 
 
-def changing_the_rate(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss = loss_of(run, step)
-        loss.backward()
-        run[1].param_groups[0]["lr"] = 0.1 / (1 + step)
-        run[1].step()
-        yield loss.item()
-
-
-def accumulating_the_wrong_way_round(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        run[1].zero_grad()
-        loss = loss_of(run, step)
-        loss.backward()
-        with run[1].no_sync():
-            loss_of(run, step + 50).backward()
-        run[1].step()
-        yield loss.item()
-
-
-def clearing_to_zero_before_a_step(run: Run) -> Iterator[float]:
-    for step in range(STEPS):
-        loss = loss_of(run, step)
-        loss.backward()
-        run[1].zero_grad(set_to_none=False)
-        run[1].step()
-        yield loss.item()
-
-
-def ending_before_a_step(run: Run) -> Iterator[float]:
-    yield from plain(run)
-    loss_of(run, STEPS).backward()
-    run[1].finish()
+def size_of(sync: str, transport: str) -> int:
+    """Return how many workers do not see the order in which a transport adds up."""
+    if sync in ("ds-sync", "ripples-static"):  # pairs of a grid
+        return 4 if sync == "ds-sync" or transport == "gloo" else 2
+    return 3 if transport == "gloo" and sync != "ripples" else 2
 
 
 REFUSED = {
-    "clipping": "added to between its push and step(): use overlap='next-forward'",
+    "clipping": "added to between its use and step(): use overlap='next-forward'",
     "changing_one_gradient": "a gradient scaler, zero_grad() or a look at it",
     "scaling": "while backward is running",
     "discarding": "zero_grad()",
     "clearing_to_zero_before_a_step": "zero_grad()",
     "accumulating_without_no_sync": "no_sync() for all but a step's last",
     "accumulating_the_wrong_way_round": "no_sync() for all but a step's last",
-    "changing_the_rate": "pushes the learning rate and other options",
-    "ending_before_a_step": "between its push and step()",
+    "changing_the_rate": "uses the learning rate and other options",
+    "ending_before_a_step": "between its use and step()",
 }
 
 
-def refused_early_pushes(script: str) -> str:
-    pieces.LEAST_PIECE_BYTES, pieces.MOST_PIECES = BUCKET_BYTES, 1000
-    pieces.LEAST_PART_BYTES = BUCKET_BYTES
-    rank = shoal.init(deadline_s=20).rank
+ALSO_REFUSED = {
+    "looking_at_a_parameter_before_a_step": "what it has changed) was touched",
+    "moving_a_frozen_layer_before_a_step": "what it has changed) was touched",
+    "saving_before_a_step": "between its use and step()",
+}
+"""What averages refuse, which change parameters before `step()`."""
+
+
+def refused(script: str, sync: str) -> str:
+    rank = begin()
     with pytest.raises(shoal.UsageError) as caught:
-        train_once(rank, script, "momentum", "gloo", SYNCS["ps-bsp"]("layers"))
+        train_once(rank, script, "momentum", "gloo", SYNCS[sync]("layers"))
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "script", seldom(REFUSED, often=["clipping", "discarding", "accumulating_without_no_sync"])
+    ("sync", "script"),
+    seldom(
+        [
+            *(("ps-bsp", script) for script in REFUSED),
+            *(("ds-sync", script) for script in (*REFUSED, *ALSO_REFUSED)),
+        ],
+        often=[
+            ("ps-bsp", "discarding"),
+            ("ds-sync", "clipping"),
+            ("ds-sync", "accumulating_without_no_sync"),
+            ("ds-sync", "looking_at_a_parameter_before_a_step"),
+        ],
+    ),
 )
-def test_what_changes_gradients_that_have_been_pushed_is_refused(
-    run_workers: RunWorkers, script: str
+def test_what_changes_gradients_that_have_been_used_is_refused(
+    run_workers: RunWorkers, sync: str, script: str
 ) -> None:
-    (sentence,) = run_workers(refused_early_pushes, 1, script)
-    assert REFUSED[script] in sentence
+    for sentence in run_workers(refused, 1 if sync == "ps-bsp" else 2, script, sync):
+        assert {**REFUSED, **ALSO_REFUSED}[script] in sentence
 
 
-@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
-@pytest.mark.long
-def test_every_optimizer_ends_with_the_same_bits(run_workers: RunWorkers, transport: str) -> None:
+def means_begun_in_backward() -> list[tuple[list[int], list[int]]]:
+    """Return the pieces whose means have begun before each step, and those that begin in it."""
+    rank = begin()
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = shoal.DistributedOptimizer(
+        optimizer, model, shoal.LocalSGD(interval=2, overlap="layers")
+    )
+    begun: list[int] = []
+    start = PieceMeans.begin
+
+    def begin_and_note(means: PieceMeans, places: Any = None) -> None:
+        begun.extend(places)
+        start(means, places)
+
+    PieceMeans.begin = begin_and_note  # type: ignore[method-assign]
+    seen = []
+    for _ in range(4):
+        wrapped.zero_grad()
+        model(torch.randn(4, 8) + rank).square().sum().backward()
+        early = begun[:]
+        begun.clear()
+        wrapped.step()
+        seen.append((early, begun[:]))
+        begun.clear()
+    wrapped.finish()
+    return seen
+
+
+def test_means_begin_in_backward_rear_pieces_first(run_workers: RunWorkers) -> None:
+    for steps in run_workers(means_begun_in_backward, 2):
+        # statistics are piece 0, then layers from the front; an average is due every other step
+        assert steps == [([], []), ([4, 3, 2, 1], [0])] * 2
+
+
+AT_ONCE = {
+    "shared memory": "shares its memory",
+    "a generator": "overlap='layers' is for averages by a schedule",
+    "a job that loses workers": "in a job that goes on without lost workers they may not happen",
+}
+
+
+def refused_at_once(what: str) -> str:
+    begin(min_workers=1 if what == "a job that loses workers" else None)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    if what == "shared memory":
+        model[1].weight.data = model[0].weight.data
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sync = "ripples" if what == "a generator" else "local-sgd"
+    with pytest.raises(shoal.UsageError) as caught:
+        shoal.DistributedOptimizer(optimizer, model, sync, overlap="layers")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("what", AT_ONCE)
+def test_where_no_layer_can_go_ahead_is_refused(run_workers: RunWorkers, what: str) -> None:
+    (sentence,) = run_workers(refused_at_once, 1, what)
+    assert AT_ONCE[what] in sentence
+
+
+@pytest.mark.parametrize(
+    ("sync", "transport"),
+    seldom([("all-reduce", "gloo"), ("all-reduce", "shoal"), ("ds-sync", "gloo")], often=[]),
+)
+def test_every_optimizer_ends_with_the_same_bits(
+    run_workers: RunWorkers, sync: str, transport: str
+) -> None:
     cases = [("plain", name) for name in OPTIMIZERS]
-    check_equal(run_workers(train_both_ways, 2, cases, transport))
+    outcomes = run_workers(train_every_way, 2, cases, transport, sync)
+    check_equal(outcomes, are_replicas_equal=sync == "all-reduce")
 
 
 @pytest.mark.long  # test_transport_torch_ddp.py compiles, too
-def test_a_compiled_model_ends_with_the_same_bits(run_workers: RunWorkers) -> None:
-    check_equal(run_workers(train_both_ways, 2, [("compiled", "momentum")], "shoal"))
+@pytest.mark.parametrize("sync", ["all-reduce", "ds-sync"])
+def test_a_compiled_model_ends_with_the_same_bits(run_workers: RunWorkers, sync: str) -> None:
+    cases = [("compiled", "momentum")]
+    outcomes = run_workers(train_every_way, 2, cases, "shoal", sync)
+    check_equal(outcomes, are_replicas_equal=sync == "all-reduce")

@@ -162,8 +162,9 @@ class TorchCommunicator:
                 )
             )
         else:
-            helpers = self._helpers.setdefault(channel, RotatingHelpers("shoal-means"))
-            helpers.start(
+            if channel not in self._helpers:
+                self._helpers[channel] = RotatingHelpers("shoal-means")
+            self._helpers[channel].start(
                 lambda: work.carry_out(
                     lambda values: self._letting_know(self._average_by_messages, values, mean, talk)
                 )

@@ -58,6 +58,12 @@ def tensor_of_nothing(kind: type[_Tensor]) -> _Tensor:
     return made
 
 
+def count_holders(tensor: Tensor) -> tuple[int, int]:
+    """Return how many hold `tensor` itself, Python as one of them, and how many its memory."""
+    counted: Any = tensor  # `_use_count` is torch's, and missing in its types
+    return counted._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
 def parameters_held_by(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
     """Return where `module` itself keeps its parameters, by name; reading it takes no copy."""
     return module._parameters

@@ -113,7 +113,8 @@ OverlapOption = Annotated[
         metavar="WORD",
         help="What runs while workers exchange. For all-reduce: backward (default) or"
         " next-forward. For parameter servers: none (default), next-forward or layers. Where"
-        " parameters are averaged: none (default), next-forward or next-steps.",
+        " parameters are averaged: none (default), next-forward, layers (by a schedule) or"
+        " next-steps.",
     ),
 ]
 MetricsOption = Annotated[

@@ -23,22 +23,26 @@ if TYPE_CHECKING:
     from shoal.membership import View
     from shoal.strategies.acts import Acts
 
-AveragingOverlap = Literal["none", "next-forward", "next-steps"]
-"""What an average of parameters hides behind: nothing, the next forward pass, layer by layer and
-with the same result, or the steps until the next one is due."""
+AveragingOverlap = Literal["none", "next-forward", "layers", "next-steps"]
+"""What an average of parameters hides behind: nothing; the next forward pass, layer by layer and
+with the same result; that and the backward pass, where nobody changes gradients after it; or the
+steps until the next one is due."""
 
 
 class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     """Every `interval` local steps an average is due; under `overlap` computing goes on meanwhile.
 
     With "next-forward" each layer waits for its part of the average when the next forward pass
-    gets there, and the result is that of "none". With "next-steps" a copy of the model is averaged.
+    gets there, and the result is that of "none". With "layers" each is also updated, and its
+    average begins, as soon as backward has its gradients; clipping and gradient scalers, which
+    change them before the step, are refused. With "next-steps" a copy of the model is averaged.
     What that has changed is added at the end of the first step at which it is known, and waited for
     at the end of the step after which the next average is due: a worker has one under way at most.
     With `average_state` the local optimizer's state is averaged with them (docs/papers.md, 2.9: an
     ablation), which waits like the parameters. With `scale_adam` steps by Adam are as long as the
     mean gradient of all workers would make them (`workloads.adam_steps`). Raises `UsageError` for
-    an interval below 1, an unknown word, and state while computing goes on.
+    an interval below 1, an unknown word, state while computing goes on, and scaled steps of
+    single layers.
     """
 
     family: ClassVar[Family] = Family.MEANS
@@ -60,6 +64,10 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
         force_setattr(self, "interval", interval)
         flag(self.average_state, "average_state")
         flag(self.scale_adam, "scale_adam")
+        if self.scale_adam and self.overlap == "layers":
+            raise UsageError(
+                "scale_adam is not for overlap='layers', which updates one layer at a time."
+            )
         if self.average_state and self.overlap != "none":
             raise UsageError(
                 "average_state is for overlap='none': averages of parameters alone can be hidden."

@@ -4,13 +4,15 @@ With `overlap="next-forward"` `step()` returns with an average or a pull under w
 whose tensors are in a piece waits, before its next forward pass, for that piece; so does whatever
 else touches one of its tensors (`train.awaited_tensors`), its next gradient, and the next step. The
 result is bit for bit that of waiting in `step()`: nothing is added to a parameter meanwhile. What
-is under way lies beside the model until it is taken in, so what torch cannot observe reads
-parameters as they were before. Knows neither what is under way nor how to wait for it.
+is under way lies beside the model until it is taken in. So nothing is put off while somebody else
+holds the memory of a tensor (`train.other_holders`), who would read it as it was before. Knows
+neither what is under way nor how to wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +20,7 @@ import torch
 from shoal.carriers import unasked
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.layer_hooks import LayerHooks
+from shoal.train.other_holders import OtherHolders
 
 if TYPE_CHECKING:
     from shoal.train.model_pieces import Piece
@@ -33,14 +36,14 @@ class AwaitedPieces:
     def __init__(
         self, replica: Replica, pieces: Sequence[Piece], take_in: Callable[[int], object]
     ) -> None:
-        for name, tensor in (
-            *replica.model.named_parameters(),
-            *replica.model.named_buffers(),
-        ):
+        named = [*replica.model.named_parameters(), *replica.model.named_buffers()]
+        for name, tensor in named:
             check_can_await(tensor, name)
         self._replica, self._pieces, self._take_in = replica, pieces, take_in
         self._open: set[int] = set()
         """The pieces whose newer values are not the model's yet."""
+        self._settling = RLock()
+        """Held while pieces are taken in: each once, though a model may serve in other threads."""
         pieces_of: dict[int, list[int]] = {}
         for number, piece in enumerate(pieces):
             for tensor in piece.tensors:
@@ -53,11 +56,23 @@ class AwaitedPieces:
             self.settle,
             self._settle_rest,
         )
+        names = {id(tensor): name for name, tensor in named}
+        self.others = OtherHolders(
+            (names.get(id(tensor), "a tensor of the model"), tensor)
+            for piece in pieces
+            for tensor in piece.tensors
+        )
         replica.flat.before_access = self.settle
 
     def begin(self) -> None:
-        """Let every piece be awaited: all are under way, and those before have been settled."""
+        """Let every piece be awaited: all are under way, and those before have been settled.
+
+        Where others could read a tensor without asking, all are waited for here.
+        """
         self._open = set(range(len(self._pieces)))
+        if self.others.have_come():
+            self.settle()
+            return
         for number, piece in enumerate(self._pieces):
             arrive = self._hooks.wait_for([number])
             for tensor in piece.tensors:
@@ -67,9 +82,10 @@ class AwaitedPieces:
         """Take in pieces (default: all) that are under way."""
         if not self._open:
             return
-        wanted = sorted(self._open if numbers is None else self._open.intersection(numbers))
-        with torch.inference_mode(False), unasked():  # what is awaited is written to
-            for number in wanted:
+        # What is awaited is written to.
+        with self._settling, torch.inference_mode(False), unasked():
+            wanted = self._open if numbers is None else self._open.intersection(numbers)
+            for number in sorted(wanted):
                 if number in self._open:
                     self._settle_one(number)
 

@@ -108,21 +108,23 @@ def await_values(
     tensor: Tensor, arrive: Callable[[], None], *, guards_gradient: bool = False
 ) -> None:
     """Have `arrive` called before anything touches the values of `tensor`; see the module."""
-    tensor.__class__ = _CLASSES.get(type(tensor), type(tensor))
     tensor._shoal_awaited = Awaited(arrive, guards_gradient)  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+    tensor.__class__ = _CLASSES.get(type(tensor), type(tensor))
 
 
 def release(tensor: Tensor) -> None:
     """Give `tensor` its own class back, if it is awaited."""
     own = _OWN_CLASSES.get(type(tensor))
     if own is not None:
-        del tensor._shoal_awaited  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+        vars(tensor).pop("_shoal_awaited", None)  # another thread may be at it, too
         tensor.__class__ = own
 
 
 def _arrived(tensor: Any) -> Any:
     """Return `tensor`, of its own class: it is not awaited any more."""
-    tensor._shoal_awaited.arrive()  # noqa: SLF001 - ours
+    awaited: Awaited | None = getattr(tensor, "_shoal_awaited", None)
+    if awaited is not None:  # no other thread was faster
+        awaited.arrive()
     release(tensor)
     return tensor
 

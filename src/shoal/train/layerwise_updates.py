@@ -15,17 +15,17 @@ without torch's Python interface is refused.
 
 from __future__ import annotations
 
-import copy
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.carriers import all_step_hooks, note_step, unasked
-from shoal.errors import UsageError
+from shoal.carriers import note_step, unasked
 from shoal.train.awaited_tensors import await_values, check_can_await, release
-from shoal.train.bare_steps import BareSteps
 from shoal.train.layer_hooks import LayerHooks
+from shoal.train.other_holders import OtherHolders
+from shoal.train.partial_steps import Options, PartialSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.train.gradient_buckets import GradientBuckets
-
-_NOT_OPTIONS: Final = ("params", "param_names")
 
 
 class LayerwiseUpdates:
@@ -52,16 +50,21 @@ class LayerwiseUpdates:
         model: nn.Module,
         stepping: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._buckets, self._optimizer, self._stepping = buckets, optimizer, stepping
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        self._buckets, self._optimizer = buckets, optimizer
+        self._steps = PartialSteps(optimizer, stepping)
+        named = [*model.named_parameters(), *model.named_buffers()]
+        for name, tensor in named:
             check_can_await(tensor, name)
+        self._others = OtherHolders(named)
         self._open: set[int] = set()
         """Buckets whose exchange is under way."""
+        self._settling = RLock()
+        """Held while buckets are settled: each once, though a model may serve in other threads."""
         self._is_owed = False
         """Whether `step` has been called for them, so that they are to be updated too."""
         self._is_cleared = False
         """Whether the user has cleared the gradients since."""
-        self._options: list[dict[str, Any]] = []
+        self._options: Options = []
         self._members: dict[int, dict[int, list[Tensor]]] = {}
         """Lists what to update, by bucket and parameter group."""
         statistics = {id(tensor) for tensor in buckets.statistics.tensors}
@@ -105,10 +108,7 @@ class LayerwiseUpdates:
             self.settle()
             update()
             return
-        self._options = [
-            {key: copy.deepcopy(v) for key, v in group.items() if key not in _NOT_OPTIONS}
-            for group in self._optimizer.param_groups
-        ]
+        self._options = self._steps.options()
         self._is_owed = True
         note_step(self._optimizer)
         for index, parameter in enumerate(self._buckets.parameters):
@@ -118,8 +118,10 @@ class LayerwiseUpdates:
     def _can_wait(self) -> bool:
         """Return whether this step can be put off; note whom it updates."""
         buckets, optimizer = self._buckets, self._optimizer
-        if _has_step_hooks(optimizer):
+        if self._steps.are_told:
             return False  # they want to run once per step
+        if self._others.have_come():
+            return False  # they read parameters without asking
         with unasked():  # looking needs no values
             for index, parameter in enumerate(buckets.parameters):
                 expected = buckets.views[index] if index in buckets.ready else None
@@ -139,10 +141,10 @@ class LayerwiseUpdates:
         """Wait for buckets (default: all), and update their parameters if that is owed."""
         if not self._open:
             return
-        wanted = sorted(self._open if numbers is None else self._open.intersection(numbers))
         # Updates are no part of whatever made them necessary: a forward pass, an evaluation.
-        with torch.inference_mode(False), torch.no_grad():
-            for number in wanted:
+        with self._settling, torch.inference_mode(False), torch.no_grad():
+            wanted = self._open if numbers is None else self._open.intersection(numbers)
+            for number in sorted(wanted):
                 if number in self._open:
                     self._settle_one(number)
 
@@ -179,31 +181,14 @@ class LayerwiseUpdates:
             parameter = buckets.parameters[index]
             shown.append((parameter, parameter.grad))
             parameter.grad = buckets.views[index] if buckets.is_used(index) else None
-        groups = [
-            {**self._options[position], "params": members[position]} for position in sorted(members)
-        ]
-        options = [copy.deepcopy(self._options[position]) for position in sorted(members)]
-        whole, self._optimizer.param_groups = self._optimizer.param_groups, groups
         try:
-            with self._stepping():
-                self._optimizer.step()
+            self._steps.step(dict(sorted(members.items())), self._options)
+        except BaseException:
+            self._abandon()
+            raise
         finally:
-            self._optimizer.param_groups = whole
             for parameter, gradient in shown:
                 parameter.grad = gradient
-        for before, after in zip(options, groups, strict=True):
-            self._check_unchanged(before, after)
-
-    def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
-        for key, value in after.items():
-            if key in _NOT_OPTIONS or (key in before and _is_same(before[key], value)):
-                continue
-            self._abandon()
-            message = (
-                f"{type(self._optimizer).__name__} keeps state ({key!r}) in its parameter groups,"
-                f" so it cannot update one layer at a time; use overlap='backward'."
-            )
-            raise UsageError(message)
 
     # ---- everything that does not ask ------------------------------------------------------------
 
@@ -243,14 +228,3 @@ class LayerwiseUpdates:
         self._layers.remove()
         for hook in self._hooks:
             hook.remove()
-
-
-def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the user has asked to be told of every step."""
-    return any(not isinstance(hook, BareSteps) for hook in all_step_hooks(optimizer))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return bool(one == other)

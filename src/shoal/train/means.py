@@ -2,18 +2,20 @@
 
 Carries out the courses by schedule and by generator (`strategies.scheduled`,
 `strategies.generated`). Optimizer state stays local unless asked for otherwise. With
-`overlap="next-forward"` a mean is waited for layer by layer (`train.awaited_pieces`), with
-"next-steps" a thread averages a copy of the model (`train.delayed_average`).
+`overlap="next-forward"` a mean is waited for layer by layer (`train.awaited_pieces`), with "layers"
+it also begins layer by layer, in the backward pass (`train.early_means`), and with "next-steps" a
+thread averages a copy of the model (`train.delayed_average`).
 """
 
 from __future__ import annotations
 
+import copy
 import time
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from shoal.carriers import reserve_channels
+from shoal.carriers import reserve_channels, unasked
 from shoal.errors import DeadlineExceeded, ViewChanging
 from shoal.strategies import (
     ROUNDS_PER_BLOCK,
@@ -34,6 +36,7 @@ from shoal.trace import SpanKind
 from shoal.train.averaged_state import AveragedState
 from shoal.train.awaited_pieces import AwaitedPieces
 from shoal.train.delayed_average import DelayedAverage
+from shoal.train.early_means import EarlyMeans
 from shoal.train.executor import AbstractExecutor
 from shoal.train.group_requests import GroupRequests
 from shoal.train.model_use import ModelUse
@@ -64,6 +67,7 @@ class MeansExecutor(AbstractExecutor):
         self._state: AveragedState | None = None
         self._delayed: DelayedAverage | None = None
         self._awaited: AwaitedPieces | None = None
+        self._early: EarlyMeans | None = None
         self._groups: GroupRequests | None = None
         if definition.average_state:
             self._state = AveragedState(replica.optimizer)
@@ -72,8 +76,11 @@ class MeansExecutor(AbstractExecutor):
             self._delayed = DelayedAverage(replica)
         else:
             self._means = PieceMeans(replica, self._channel)
-            if definition.overlap == "next-forward":
+            if definition.overlap in ("next-forward", "layers"):
                 self._awaited = AwaitedPieces(replica, self._means.pieces, self._take_in_piece)
+                if definition.overlap == "layers":
+                    self._early = EarlyMeans(replica, self._means, self._awaited, self._mean_ahead)
+                    replica.flat.before_access = self.settle
         if definition.scale_adam:
             check_scalable(replica.optimizer)
         self.carry_out(self.course.begin())
@@ -112,12 +119,29 @@ class MeansExecutor(AbstractExecutor):
         """Apply the local update, after the last mean of all parameters is there."""
         if self._awaited is not None:
             self._awaited.settle()  # what neither forward nor backward came to
-        with (
-            steps_of_the_mean(self.replica.optimizer, len(self.view))
-            if self._definition.scale_adam
-            else nullcontext()
-        ):
+        if self._early is not None:
+            self._early.update(super().update)
+        elif self._definition.scale_adam:
+            with steps_of_the_mean(self.replica.optimizer, len(self.view)):
+                super().update()
+        else:
             super().update()
+
+    def _mean_ahead(self) -> Mean | None:
+        """Return the mean of the coming step, if it makes one. The course stays where it is."""
+        acts = copy.copy(self.course).step()
+        return next((act for act in acts if isinstance(act, Mean)), None)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Return the context in which backward only adds to the local gradients."""
+        return nullcontext() if self._early is None else self._early.accumulating()
+
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which gradients are cleared: none that has been used."""
+        del set_to_none
+        if self._early is not None:
+            self._early.check_unused()
+        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def _average_model(self, mean: Mean) -> None:
         self._count(mean)
@@ -125,10 +149,15 @@ class MeansExecutor(AbstractExecutor):
             return
         if self._awaited is not None:
             self._awaited.settle()
-            self._means.begin(mean)
+            if self._early is not None:
+                self._early.begin(mean)
+            else:
+                self._means.open(mean)
+                self._means.begin()
             self._awaited.begin()
             return
-        self._means.begin(mean, () if self._state is None else self._state.gather())
+        self._means.open(mean, () if self._state is None else self._state.gather())
+        self._means.begin()
         self._means.take_in_all()
         if self._state is not None:
             self._state.scatter()
@@ -211,9 +240,13 @@ class MeansExecutor(AbstractExecutor):
             self._delayed.take_in(wait=True)
         if self._awaited is not None:
             self._awaited.settle()
+        if self._early is not None:
+            self._early.check_unused()
 
     def end(self) -> None:
         """Finish the course, and average nothing more."""
+        if self._early is not None:
+            self._early.close()
         super().end()
         if self._delayed is not None:
             self._delayed.close()

@@ -18,7 +18,7 @@ from shoal.train.model_pieces import ModelPieces
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shoal.comm import Work
+    from shoal.comm import Layers, Work
     from shoal.strategies import Mean
     from shoal.train.replica import Replica
 
@@ -30,7 +30,7 @@ def sequence_of(mean: Mean, place: int, count: int) -> int:
 
 
 class PieceMeans:
-    """One mean of a replica's model at a time: `begin`, and `take_in` for each piece.
+    """One mean of a replica's model at a time: `open`, then `begin` and `take_in` for each piece.
 
     What its members average meets on `channel`.
     """
@@ -39,34 +39,39 @@ class PieceMeans:
         self._replica, self._channel = replica, channel
         self._cut = ModelPieces(replica.model, replica.flat)
         self.pieces = self._cut.pieces
-        self._works: list[Work] = []
+        self._parts: list[tuple[Tensor, Layers | None]] = []
+        self._works: dict[int, Work] = {}
 
-    def begin(self, mean: Mean, state: Sequence[Tensor] = ()) -> None:
-        """Start the mean of every piece, and of flat tensors of the optimizer's `state`."""
+    def open(self, mean: Mean, state: Sequence[Tensor] = ()) -> None:
+        """Let the next mean be `mean`, of every piece and of flat tensors of the `state`."""
         self._cut.settle_order()
-        self._mean, self._works = mean, []
-        parts = [
+        self._mean, self._works = mean, {}
+        self._parts = [
             *zip((piece.memory for piece in self.pieces), self._cut.layers, strict=True),
             *((flat, None) for flat in state),
         ]
+
+    def begin(self, places: Iterable[int] | None = None) -> None:
+        """Start the means of the parts at `places` (default: all), in that order."""
+        mean = self._mean
         try:
-            for place, (memory, layers) in enumerate(parts):
-                work = self._replica.communicator.group_average(
+            for place in range(len(self._parts)) if places is None else places:
+                memory, layers = self._parts[place]
+                self._works[place] = self._replica.communicator.group_average(
                     memory,
                     mean.members,
-                    sequence=sequence_of(mean, place, len(parts)),
+                    sequence=sequence_of(mean, place, len(self._parts)),
                     weights=mean.weights,
                     channel=self._channel,
                     layers=layers,
                 )
-                self._works.append(work)
         except BaseException:
             self._await_all()
             raise
 
     def _await_all(self) -> None:
         """Wait for what has begun of a mean that failed: others may have no more of it."""
-        for work in self._works:
+        for work in self._works.values():
             try:
                 work.wait()
             except Exception:  # noqa: BLE001 - the first failure is raised
@@ -85,7 +90,7 @@ class PieceMeans:
         After a failure nothing is under way, and what was there already is the mean.
         """
         try:
-            self.take_in(range(len(self._works)))
+            self.take_in(self._works)
         except BaseException:
             self._await_all()
             raise

@@ -415,7 +415,12 @@ def test_the_generator_is_asked_by_everyone() -> None:
         ("riples", {}, "Did you mean 'ripples'"),
         ("ripples", {"size": 3}, "'ripples' has no option 'size'; its options: interval"),
         ("local-sgd", {"interval": 0}, "interval between synchronizations must be .* at least 1"),
-        ("local-sgd", {"overlap": "backward"}, "overlap is one of none, next-forward, next-steps"),
+        (
+            "local-sgd",
+            {"overlap": "backward"},
+            "overlap is one of none, next-forward, layers, next-",
+        ),
+        ("local-sgd", {"overlap": "layers"}, "begin beside backward are not simulated"),
         ("all-reduce", {"overlap": "none"}, "overlap is one of backward, next-forward, not"),
         ("ps-asp", {"overlap": "next-forward"}, 'simulated with overlap = "none".* take ps-layers'),
         ("ps-bsp", {"servers": 1}, "The option 'servers' of ps-bsp is not simulated"),

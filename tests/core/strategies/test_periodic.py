@@ -17,7 +17,9 @@ def test_an_average_is_due_every_few_steps() -> None:
 def test_only_the_word_delays_them() -> None:
     assert not LocalSGD(interval=4).is_delayed
     assert LocalSGD(interval=4, overlap="next-steps").is_delayed
-    with pytest.raises(UsageError, match="overlap is one of none, next-forward, next-steps where"):
+    with pytest.raises(
+        UsageError, match="overlap is one of none, next-forward, layers, next-steps where"
+    ):
         LocalSGD(interval=4, overlap="backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="must be a whole number of at least 1"):
         LocalSGD(interval=0)

@@ -222,6 +222,6 @@ def test_what_is_too_large_for_the_wire_stays_a_number() -> None:
     "strategy", [shoal.DSSync, shoal.LocalSGD, shoal.Ripples, shoal.RipplesRandom]
 )
 def test_another_word_is_refused(strategy: Any) -> None:
-    with pytest.raises(UsageError, match="none, next-forward, next-steps"):
+    with pytest.raises(UsageError, match="none, next-forward, layers, next-steps"):
         strategy(overlap="backward")
     assert strategy(overlap="next-steps").options()["overlap"] == "next-steps"

@@ -6,8 +6,10 @@ layers wait is a matter of the code, not of the clock.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +41,7 @@ class RecordingCommunicator:
         self.layers: list[tuple[int, int] | None] = []
         self.started = 0
         self.broken = False
+        self.wait_s = 0.0
 
     def all_reduce(
         self,
@@ -59,6 +62,7 @@ class RecordedWork:
     def wait(self) -> None:
         if self.communicator.broken:
             raise WorkerLost("Rank 1 is gone.", 1)
+        time.sleep(self.communicator.wait_s)
         self.communicator.log.append(f"wait {self.number}")
         self.buffer.mul_(2)
 
@@ -177,6 +181,33 @@ def test_a_parameter_that_is_touched_waits_for_its_bucket_alone() -> None:
     assert torch.equal(weight.detach(), before.add(gradient, alpha=-0.1))
     assert type(weight) is nn.Parameter
     assert type(gradient) is Tensor
+
+
+def test_a_model_that_serves_in_other_threads_is_updated_once() -> None:
+    model, optimizer, strategy, communicator = bind()
+    expected = [p.detach().clone() for p in model.parameters()]
+    backward(model)
+    strategy.step(optimizer.step)
+    communicator.wait_s = 0.02
+    begin = Barrier(4)
+
+    def serve() -> None:
+        begin.wait()
+        with torch.no_grad():
+            model(torch.ones(2, WIDTH))
+
+    threads = [Thread(target=serve) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each for each in communicator.log if "wait" in each) == [
+        "wait 0",
+        "wait 1",
+        "wait 2",
+    ]
+    for before, now in zip(expected, model.parameters(), strict=True):
+        assert torch.equal(now.detach(), before.add(now.grad, alpha=-0.1))
 
 
 def test_finishing_or_reading_the_flat_tensors_makes_all_updates() -> None:

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 WHOLE: Final = "none"
 """The overlap that exchanges the whole model when backward has ended, and waits for it."""
-HIDDEN: Final[dict[str, Sequence[str]]] = {"ps-bsp": ("next-forward", "layers")}
+HIDDEN: Final[dict[str, Sequence[str]]] = {
+    "ps-bsp": ("next-forward", "layers"),
+    "local-sgd": ("next-forward", "layers"),
+}
 """The overlaps of each strategy."""
-OPTIONS: Final[dict[str, dict[str, Any]]] = {"ps-bsp": {"servers": 1}}
+OPTIONS: Final[dict[str, dict[str, Any]]] = {"ps-bsp": {"servers": 1}, "local-sgd": {"interval": 1}}
 """Other options of each strategy."""
 
 
@@ -46,3 +49,4 @@ def variants(strategy: str, _work: Work, *, every: bool) -> tuple[Variant, ...]:
 
 
 PUSHES: Final = partial(variants, "ps-bsp")
+AVERAGES: Final = partial(variants, "local-sgd")

@@ -39,6 +39,8 @@ _STEP_S: Final = 0.6
 _EVEN: Final = {"model": "mlp:704x5", "megabits": 400, "layer_ms": 125.0}
 """What makes the bytes of a step at one server (8 MB from and to each of seven hosts) take about as
 long as its computing."""
+_EVEN_AVERAGES: Final = {**_EVEN, "megabits": 100}
+"""The same for averages of all eight, of which each sends and gets 14 MB of a step."""
 
 
 class Variants(Protocol):
@@ -81,6 +83,7 @@ _BURSTS: Final = "two leaves and two spines, bursts of others' traffic"
 _ENDS: Final = "all on, all off, until all is learnt"
 _NARROW: Final = "two leaves behind trunks of a quarter of their rate"
 _SERVER: Final = "one server of eight workers, with whatever pushes and pulls hide behind"
+_AVERAGES: Final = "averages of all eight workers' models, with whatever they hide behind"
 _LEARNT: Final = 100
 """Steps after which the model's accuracy changes by one image in 359 at most, in 200 more."""
 
@@ -98,6 +101,7 @@ CASES: Final = (
     ),
     StudyCase(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
     StudyCase(HIDDEN, "hidden-pushes", _SERVER, hidden.PUSHES, 23, 8, 1, _EVEN, 4.0),
+    StudyCase(HIDDEN, "hidden-averages", _AVERAGES, hidden.AVERAGES, 23, 8, 1, _EVEN_AVERAGES, 4.0),
 )
 """The cases in the order in which they are measured."""
 

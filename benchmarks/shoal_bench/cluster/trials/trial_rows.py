@@ -109,7 +109,7 @@ def _ratios_of_hidden(runs: Runs) -> list[Row]:
     for over in ("shoal", "gloo"):
         whole = hidden.name_of(hidden.WHOLE, over)
         for overlap in dict.fromkeys(each for some in hidden.HIDDEN.values() for each in some):
-            is_best = over == "shoal" and overlap == "layers"
+            is_best = runs.case == "hidden-pushes" and over == "shoal" and overlap == "layers"
             ours = hidden.name_of(overlap, over)
             rows += _mean_ratio(runs, ours, whole, HIDDEN if is_best else None)
     return rows

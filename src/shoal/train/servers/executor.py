@@ -3,7 +3,7 @@
 Owns what connects a torch model to that: when a step waits for what, time and counters accounted.
 Messages are `client`'s, `shard_host`'s and `shard_server`'s, updates `shard`'s. With
 `overlap="next-forward"` a pull is waited for piece by piece (`train.awaited_pieces`), with "layers"
-a piece is also pushed when backward has its gradients (`early_pushes`).
+a piece is also pushed when backward has its gradients (`train.early_gradients`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers import in_profile, reserve_channels
+from shoal.carriers import in_profile, reserve_channels, unasked
 from shoal.errors import UsageError
 from shoal.strategies import Act, Exchange, Pulled
 from shoal.trace import SpanKind
 from shoal.train.awaited_pieces import AwaitedPieces
+from shoal.train.early_gradients import EarlyGradients, refuse, refuse_options
 from shoal.train.executor import AbstractExecutor
 from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_hooks import ModelHook
@@ -26,7 +27,6 @@ from shoal.train.model_pieces import ModelPieces
 from shoal.train.model_use import ModelUse
 from shoal.train.servers.boxes import Inbox, Outbox
 from shoal.train.servers.client import ParameterClient
-from shoal.train.servers.early_pushes import EarlyPushes, refuse
 from shoal.train.servers.hyperparameters import Hyperparameters, check_fresh
 from shoal.train.servers.protocol import Channels, Kind, Request, RequestWords
 from shoal.train.servers.service import Service
@@ -102,9 +102,9 @@ class ServersExecutor(AbstractExecutor):
             self._awaited = AwaitedPieces(
                 replica, cut.pieces, lambda number: self._take_in((number,))
             )
-        self._early: EarlyPushes | None = None
+        self._early: EarlyGradients | None = None
         if definition.overlap == "layers":
-            self._early = EarlyPushes(self._parameters, self._outbox.members, self._push_early)
+            self._early = EarlyGradients(self._parameters, self._outbox.members, self._push_early)
         self._host.start()
         self.use = ModelUse(replica.model)
         self.carry_out(self.course.begin())
@@ -149,9 +149,9 @@ class ServersExecutor(AbstractExecutor):
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
         """Return the context in which gradients are cleared: none that has been pushed."""
         del set_to_none
-        if self._early is not None and self._early.pieces:
-            refuse()
-        return nullcontext()
+        if self._early is not None:
+            self._early.check_unused()
+        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def _push_early(self, piece: int) -> None:
         """Push one piece, in the backward pass that has completed its gradients."""
@@ -182,11 +182,7 @@ class ServersExecutor(AbstractExecutor):
         if kind is not Kind.PUSH:
             refuse()
         if self._read_options() != self._options:
-            raise UsageError(
-                "overlap='layers' pushes the learning rate and other options with the gradients"
-                " while backward is running, and one has changed since: change them after step(),"
-                " or use overlap='next-forward'."
-            )
+            refuse_options()
 
     def _begin(self, kind: Kind) -> None:
         """Let the pull of an exchange come; nothing of the one before is under way."""
@@ -251,8 +247,8 @@ class ServersExecutor(AbstractExecutor):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shards: weights, optimizer state, options and update counts."""
-        if self._early is not None and self._early.pieces:
-            refuse()  # servers have made a part of the step that this worker has not
+        if self._early is not None:  # servers have made a part of the step that this worker has not
+            self._early.check_unused()
         return {
             "workers": len(self.view),
             "rank": self.course.rank,

@@ -1,0 +1,64 @@
+"""Whether anybody else holds the memory of a model's tensors, and could read it without asking.
+
+What is put off (an update, an average) can be waited for when a tensor itself is touched
+(`train.awaited_tensors`), but not when its memory is read or written by another way: an alias
+(`tensor.data`, an old `state_dict()`, a NumPy array), a TorchScript module, a graph that was kept.
+torch counts who holds what, and so they are noticed before anything is put off. An address that was
+written down holds nothing: nobody can know of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from torch.autograd.graph import get_gradient_edge
+
+from shoal.carriers import count_holders, unasked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+_log = logging.getLogger(__name__)
+
+
+class OtherHolders:
+    """Notices who has come to hold one of `tensors`, by name, or its memory.
+
+    Nobody else holds the memory when this is made.
+    """
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self._names = {id(tensor): (name, tensor) for name, tensor in tensors}
+        self._usual = {key: count_holders(tensor)[1] for key, (_, tensor) in self._names.items()}
+        self._nodes: dict[int, object] = {}
+        """The nodes that add up gradients: each holds its tensor, and without a hold on it would
+        come and go with every graph."""
+        self._has_warned = False
+
+    def have_come(self) -> bool:
+        """Return whether there are any now; the first time the log says of which tensor."""
+        for name, tensor in self._names.values():
+            if self.hold(tensor):
+                if not self._has_warned:
+                    self._has_warned = True
+                    _log.warning(
+                        "Something else holds the memory of %s (an alias such as tensor.data or an"
+                        " old state_dict(), a TorchScript module, a graph that was kept) and would"
+                        " read it before its new values are there: step() waits for them while it"
+                        " does, and overlap hides nothing.",
+                        name,
+                    )
+                return True
+        return False
+
+    def hold(self, tensor: Tensor) -> bool:
+        """Return whether any of them holds `tensor`, one of those given, or its memory."""
+        key = id(tensor)
+        with unasked():  # looking needs no values
+            if tensor.requires_grad and key not in self._nodes:
+                self._nodes[key] = get_gradient_edge(tensor).node
+            of_tensor, of_memory = count_holders(tensor)
+        return of_tensor > 1 + (key in self._nodes) or of_memory > self._usual[key]
