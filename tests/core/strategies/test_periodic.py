@@ -30,5 +30,7 @@ def test_state_is_not_averaged_while_computing_changes_it() -> None:
     assert LocalSGD(interval=1).options()["average_state"] is False
     with pytest.raises(UsageError, match="average_state is for overlap='none'"):
         LocalSGD(interval=1, overlap="next-steps", average_state=True)
+    with pytest.raises(UsageError, match="scale_adam is not for overlap='layers'"):
+        LocalSGD(interval=1, overlap="layers", scale_adam=True)
     with pytest.raises(UsageError, match="average_state must be True or False"):
         LocalSGD(interval=1, average_state="yes")  # type: ignore[arg-type]
