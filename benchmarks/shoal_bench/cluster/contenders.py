@@ -150,5 +150,7 @@ CONTENDERS: Final[tuple[Contender, ...]] = (
     _overlapped("ripples", loss_bound=LOSS_BOUND, wire="float16"),
     _overlapped("local-sgd"),
     _overlapped("local-sgd", wire="float16"),
+    _ours("ds-sync-layers", "ds-sync", in_quick=False, loss_bound=LOSS_BOUND, overlap="layers"),
+    _ours("local-sgd-layers", "local-sgd", in_quick=False, interval=2, overlap="layers"),
 )
 """Everyone: the control, the peers, Shoal's modes."""
