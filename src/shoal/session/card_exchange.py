@@ -9,7 +9,7 @@ alone stands in the store. What a card holds is the caller's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -26,20 +26,35 @@ if TYPE_CHECKING:
     from shoal.control import CardStore
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-"""A collective function that takes this rank's card and returns those of all ranks, in order."""
+"""A collective function that takes this rank's card and returns those of all ranks, in order:
+nothing for a rank that is not there."""
 
 _BOUNDS: Final = 2.0
 """Deadlines within which an exchange over torch's store ends, however silent that is."""
 
 
 def over_board(
-    board: CardStore, me: int, size: int, deadline_s: float, *, name: str = "transport"
+    board: CardStore,
+    me: int,
+    size: int,
+    deadline_s: float,
+    *,
+    name: str = "transport",
+    ranks: Collection[int] | None = None,
 ) -> Exchange:
-    """Return the exchange over `board`, on which each `name` is used once."""
+    """Return the exchange over `board`, on which each `name` is used once.
+
+    `ranks` are those that are there: all, if they are not given.
+    """
 
     def exchange(card: bytes) -> list[bytes]:
         board.set(f"{name}/card/{me}", card)
-        return [_card(board, f"{name}/card/{rank}", rank, deadline_s) for rank in range(size)]
+        return [
+            _card(board, f"{name}/card/{rank}", rank, deadline_s)
+            if ranks is None or rank in ranks
+            else b""
+            for rank in range(size)
+        ]
 
     return exchange
 

@@ -60,7 +60,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
         cards = exchange_cards(launch.rank, launch.world_size, card, deadline_s=deadline_s)
         every = shown_by(cards)
         check_alike(every)
-        engine.start([each.card for each in every])
+        engine.start([None if each is None else each.card for each in every])
         serve_if_asked(engine)
     except BaseException:
         engine.close()

@@ -22,10 +22,12 @@ def open_engine(
     *,
     deadline_s: float,
     settings: Settings | None = None,
+    is_watched: bool = True,
 ) -> UdpEngine:
     """Open this rank's transport and join the others; collective.
 
-    `settings` are what the environment says, unless others are given.
+    `settings` are what the environment says, unless others are given. Its metrics are served if the
+    environment asks for it and it `is_watched`.
 
     Raises `UsageError` for settings that mean nothing, `ResourceError` if sockets or ranks cannot
     be had, `MismatchError` if the ranks' settings differ.
@@ -36,8 +38,9 @@ def open_engine(
         cards = exchange(msgspec.msgpack.encode(Shown.by(engine, settings.sums)))
         every = shown_by(cards)
         check_alike(every)
-        engine.start([each.card for each in every])
-        serve_if_asked(engine)
+        engine.start([None if each is None else each.card for each in every])
+        if is_watched:
+            serve_if_asked(engine)
     except BaseException:
         engine.close()
         raise

@@ -142,29 +142,31 @@ class UdpEngine:
         name = self._handover.name if self._handover else ""
         return Card(lanes, links, self.endpoint.config.segment_bytes, name)
 
-    def start(self, cards: Sequence[Card]) -> None:
+    def start(self, cards: Sequence[Card | None]) -> None:
         """Connect to all ranks, whose cards are given in order, and start moving datagrams.
 
-        Raises `MismatchError` if ranks are not of one version of IP or cut their messages
-        differently, `ResourceError` if one cannot be reached.
+        A rank without a card is not there. Raises `MismatchError` if ranks are not of one version
+        of IP or cut their messages differently, `ResourceError` if one cannot be reached.
         """
         me = self.endpoint.rank
         self._check_alike(cards)
-        self.hosts = tuple(card.links[0] for card in cards)
+        there = {rank: card for rank, card in enumerate(cards) if card is not None}
+        self.hosts = tuple("" if card is None else card.links[0] for card in cards)
         here = [rank for rank, host in enumerate(self.hosts) if host == self.hosts[me]]
-        fewest = min(len(card.lanes) for card in cards)
+        fewest = min(len(card.lanes) for card in there.values())
         while len(self.lanes) > fewest:
             self.lanes.pop().close()
         for number, lane in enumerate(self.lanes):
-            lane.open_paths([card.lanes[number] for card in cards])
+            lane.open_paths([None if card is None else card.lanes[number] for card in cards])
             lane.endpoint.take_share(1 / fewest)
         self._load_code()
-        others = {rank: cards[rank].memory for rank in here if rank != me}
-        tags_in, tags_out = self.lanes[0].tags, [card.lanes[0].tags[me] for card in cards]
+        others = {rank: there[rank].memory for rank in here if rank != me}
+        tags_in = self.lanes[0].tags
+        tags_out = [0 if card is None else card.lanes[0].tags[me] for card in cards]
         share = partial(self._share_memory, others, tags_in, tags_out)
         self._links = PeerLinks.join(
             me,
-            [card.links for card in cards],
+            [None if card is None else card.links for card in cards],
             tags_in=tags_in,
             tags_out=tags_out,
             listener=self._listener,
@@ -173,7 +175,7 @@ class UdpEngine:
             on_lost=self._note_lost,
             first=share,
         )
-        if not self.shares_memory and 1 < len(here) < len(cards):
+        if not self.shares_memory and 1 < len(here) < len(there):
             for lane in self.lanes:
                 lane.endpoint.note_host(list(others))
         for number, lane in enumerate(self.lanes):
@@ -343,10 +345,12 @@ class UdpEngine:
                 tag_messages(tables.outgoing, tables.segment_bytes, 0.0, np.zeros(0), False)
                 tables.add_kept(0)
 
-    def _check_alike(self, cards: Sequence[Card]) -> None:
+    def _check_alike(self, cards: Sequence[Card | None]) -> None:
         mine = self.endpoint.config.segment_bytes
         here = self.card.links[0]
         for rank, card in enumerate(cards):
+            if card is None:
+                continue
             there = card.links[0]
             if (":" in there) != (":" in here):
                 message = (

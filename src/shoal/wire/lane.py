@@ -118,13 +118,17 @@ class Lane:
         """What the other ranks need in order to send to this lane."""
         return LaneCard(self.sockets.addresses, self.tags)
 
-    def open_paths(self, cards: Sequence[LaneCard]) -> None:
-        """Lay the paths to the same lane of all ranks, whose cards are given in order."""
+    def open_paths(self, cards: Sequence[LaneCard | None]) -> None:
+        """Lay the paths to the same lane of all ranks, whose cards are given in order.
+
+        A rank without a card is not there: nothing is sent to it, or heard from it.
+        """
         config, sockets, me = self.endpoint.config, self.sockets, self.endpoint.rank
         for rank, card in enumerate(cards):
-            if rank != me:
+            if card is not None and rank != me:
                 self.endpoint.connect(rank, tag_in=self.tags[rank], tag_out=card.tags[me])
-        addresses = [card.addresses for card in cards]
+        own = self.card  # a row of the table for each rank, whether it is there or not
+        addresses = [(card or own).addresses for card in cards]
         plan = plan_paths(len(self._interfaces), config.paths, [len(each) for each in addresses])
         self._interface_of = [place % len(self._interfaces) for place in plan.senders]
         self.endpoint.state.core["paths"] = len(plan.senders)

@@ -105,7 +105,7 @@ class PeerLinks:
     def join(
         cls,
         me: int,
-        addresses: Sequence[tuple[str, int]],
+        addresses: Sequence[tuple[str, int] | None],
         *,
         tags_in: Sequence[int],
         tags_out: Sequence[int],
@@ -117,15 +117,18 @@ class PeerLinks:
     ) -> PeerLinks:
         """Connect to everyone: each rank dials those above it and is dialled by those below.
 
+        A rank without an address is not there.
         `first` is called with the connections before anybody else listens to them. Raises
         `ResourceError` naming the ranks that could not be reached within `deadline_s`.
         """
         links: dict[int, socket.socket] = {}
         deadline = time.monotonic() + deadline_s
         try:
-            for rank in range(me + 1, len(addresses)):
-                links[rank] = _dial(me, rank, addresses[rank], tags_out[rank], deadline)
-            missing = _answer(listener, tags_in[:me], deadline, links)
+            for rank, address in enumerate(addresses):
+                if rank > me and address is not None:
+                    links[rank] = _dial(me, rank, address, tags_out[rank], deadline)
+            callers = {rank: tags_in[rank] for rank in range(me) if addresses[rank] is not None}
+            missing = _answer(listener, callers, deadline, links)
             if missing:
                 message = f"Ranks {missing} did not connect within {deadline_s:g} s."
                 raise ResourceError(message)
@@ -236,16 +239,16 @@ def _dial(me: int, rank: int, address: tuple[str, int], tag: int, deadline: floa
 
 def _answer(
     listener: LinkListener,
-    tags: Sequence[int],
+    tags: Mapping[int, int],
     deadline: float,
     links: dict[int, socket.socket],
 ) -> list[int]:
-    """Put every rank that has one of `tags` into `links` as it calls; return the absent ranks.
+    """Put every rank that knows its one of `tags` into `links` as it calls; return who is absent.
 
     Strangers are hung up on. All callers are listened to at once: one that says nothing keeps
     nobody waiting.
     """
-    missing = set(range(len(tags)))
+    missing = set(tags)
     callers: dict[socket.socket, bytes] = {}  # and what they have said, the oldest first
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -294,12 +297,12 @@ def _hear(link: socket.socket, said: bytes) -> bytes | None:
     return said + more if more else None
 
 
-def _rank_of(said: bytes | None, tags: Sequence[int]) -> int:
+def _rank_of(said: bytes | None, tags: Mapping[int, int]) -> int:
     """Return the rank of a caller that knows its tag, or -1."""
     if said is None:
         return -1
     magic, rank, tag = _HELLO.unpack(said)
-    return rank if magic == _MAGIC and rank < len(tags) and tags[rank] == tag else -1
+    return rank if magic == _MAGIC and tags.get(rank) == tag else -1
 
 
 _open: WeakSet[PeerLinks] = WeakSet()

@@ -38,24 +38,29 @@ class Shown(msgspec.Struct, frozen=True):
         return f"SHOAL_ALL_REDUCE={self.algorithm}{hosts} and SHOAL_WIRE={self.wire or '(none)'}"
 
 
-def shown_by(cards: Sequence[bytes]) -> list[Shown]:
-    """Return what ranks show by their `cards`; raise `MismatchError` for one not understood."""
+def shown_by(cards: Sequence[bytes]) -> list[Shown | None]:
+    """Return what ranks show by their `cards`; raise `MismatchError` for one not understood.
+
+    Nothing is the card of a rank that is not there.
+    """
     advice = "install the same version of Shoal everywhere"
     return [
         decode_msgpack(
             card, Shown, f"The card of rank {rank} is not understood", advice, MismatchError
         )
+        if card
+        else None
         for rank, card in enumerate(cards)
     ]
 
 
-def check_alike(every: Sequence[Shown]) -> None:
+def check_alike(every: Sequence[Shown | None]) -> None:
     """Raise `MismatchError` unless all ranks make sums alike: else they wait for each other."""
-    first = every[0].manner
-    for rank, shown in enumerate(every):
-        if shown.manner != first:
+    first, *others = [(rank, shown.manner) for rank, shown in enumerate(every) if shown is not None]
+    for rank, manner in others:
+        if manner != first[1]:
             message = (
-                f"Rank {rank} has {shown.manner} but rank 0 has {first}: set them alike on every"
-                " rank."
+                f"Rank {rank} has {manner} but rank {first[0]} has {first[1]}: set them alike on"
+                " every rank."
             )
             raise MismatchError(message)
