@@ -1,3 +1,5 @@
+from shoal.membership.arrivals import Arrivals as Arrivals
+from shoal.membership.arrivals import Preparation as Preparation
 from shoal.membership.membership import Change as Change
 from shoal.membership.membership import Decision as Decision
 from shoal.membership.membership import Event as Event

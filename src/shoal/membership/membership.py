@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from shoal.errors import ProtocolError
+from shoal.errors import ProtocolError, UsageError
 from shoal.membership.view import View
 
 
@@ -68,6 +68,14 @@ class Decision(msgspec.Struct, frozen=True):
     reports: Mapping[int, Report]
     """What each member that has gone on in a view before has reported, by rank."""
 
+    way: int = 0
+    """The number of the preparation over which its members go on."""
+
+    @property
+    def newcomers(self) -> tuple[int, ...]:
+        """The members that have not gone on in any view, and lack all that a view goes on from."""
+        return tuple(rank for rank in self.view.members if rank not in self.reports)
+
     def view_of(self, training: str) -> View:
         """Return the new view with the first round that its members make together in a training."""
         return replace(self.view, from_step=max(self.rounds_of(training).values(), default=0))
@@ -82,6 +90,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
     rank: int
     reason: str
+    code: int = UsageError.exit_code
+    """The exit code of the error that it is."""
 
 
 class TooFew(msgspec.Struct, frozen=True):
@@ -111,7 +121,7 @@ class Membership:
         self.proposal: Proposal | None = None
         """The proposal that is not decided yet."""
         self._report_ns = report_ns
-        self._number = 0
+        self._number = self._way = 0
         self._since_ns = 0
         self._hosts = dict(zip(view.members, view.hosts, strict=True))
         self._changes: dict[int, Change] = {}
@@ -133,12 +143,16 @@ class Membership:
         self._num_finished += has_finished and rank in self._hosts
         return self._without(Change(Kind.LEFT, rank, reason), now_ns)
 
-    def join(self, rank: int, host: int, reason: str, now_ns: int) -> list[Event]:
-        """Let `rank` take part from the next view on. Raises `ProtocolError` if it does already."""
+    def join(self, rank: int, host: int, reason: str, now_ns: int, *, way: int = 0) -> list[Event]:
+        """Let `rank` take part from the next view on; `way` is what all have prepared for it.
+
+        Raises `ProtocolError` if it takes part already.
+        """
         if self.is_fixed or rank in self._hosts:
             why = "takes part already" if rank in self._hosts else "is no member of a fixed job"
             message = f"Rank {rank} {why}, and asked to join."
             raise ProtocolError(message)
+        self._way = max(self._way, way)
         self._hosts[rank] = host
         self._changes[rank] = Change(Kind.JOINED, rank, reason)
         return self._propose(now_ns)
@@ -197,13 +211,14 @@ class Membership:
         if fresh and _is_over(old.values()):
             return self._refuse(fresh, now_ns)
         members = tuple(sorted(self._hosts))
+        changes, self._changes, self.proposal = tuple(self._changes.values()), {}, None
         self.view = View(
             self.view.epoch + 1,
             members,
             tuple(self._hosts[rank] for rank in members),
+            why=" ".join(change.reason for change in changes),
         )
-        changes, self._changes, self.proposal = tuple(self._changes.values()), {}, None
-        return [Decision(self.view, changes, old)]
+        return [Decision(self.view, changes, old, self._way)]
 
     def _refuse(self, fresh: list[int], now_ns: int) -> list[Event]:
         for rank in fresh:

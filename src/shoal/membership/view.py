@@ -1,7 +1,7 @@
 """A view: who takes part in a job, from when on, and on which hosts.
 
-Whatever depends on how many workers there are is a function of a view. It knows neither why it
-came about nor how workers hear of it.
+Whatever depends on how many workers there are is a function of a view. It does not know how
+workers hear of it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class View(msgspec.Struct, frozen=True):
 
     from_step: int = 0
     """The first round of a schedule that its members make together."""
+
+    why: str = ""
+    """Why it came about, in sentences; nothing for the first."""
 
     def __post_init__(self) -> None:
         if not self.members or len(self.members) != len(self.hosts):

@@ -41,7 +41,7 @@ def test_a_loss_is_proposed_reported_and_decided() -> None:
     assert membership.report(0, 1, at(4), 1) == []
     (decision,) = membership.report(2, 1, at(6), 2)
     assert isinstance(decision, Decision)
-    assert decision.view == membership.view == View(1, (0, 2), (0, 1))
+    assert decision.view == membership.view == View(1, (0, 2), (0, 1), why="Rank 1 was silent.")
     assert decision.view_of("run").from_step == 6
     assert decision.view_of("another").from_step == 0
     assert decision.changes == proposal.changes
@@ -82,8 +82,10 @@ def test_newcomers_come_in_unless_the_job_is_ending() -> None:
     for rank in (0, 1):
         assert membership.report(rank, 1, at(3), 0) == []
     (decision,) = membership.report(2, 1, at(2), 0)
-    assert decision.view_of("run") == View(1, (0, 1, 2, 7), (0, 0, 1, 3), from_step=3)
+    view = View(1, (0, 1, 2, 7), (0, 0, 1, 3), from_step=3, why="Rank 7 has started.")
+    assert decision.view_of("run") == view
     assert set(decision.reports) == {0, 1, 2}
+    assert decision.newcomers == (7,)
 
     membership.join(8, 3, "late", 0)
     membership.report(8, 2, None, 0)
