@@ -178,6 +178,14 @@ class Communicator(Protocol):
 class FactStore(Protocol):
     """Small facts that workers publish for each other; a fact once published stays."""
 
+    def set(self, name: str, value: bytes) -> None:
+        """Publish `value` under `name`."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """Return what is under `name`, which has been published."""
+        ...
+
     def publish(self, fact: str) -> None:
         """Make `fact` known. Publishing it twice is the same as once."""
         ...

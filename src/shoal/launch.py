@@ -121,6 +121,14 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     )
 
 
+def rank_asked_for(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the rank that a launcher's variables ask for, whatever else they say; None if none do.
+
+    Who joins a job that runs may be told a rank that it did not begin with, or none.
+    """
+    return _first(environment, [launcher.rank for launcher in _LAUNCHERS])
+
+
 def read_master(
     environment: Mapping[str, str] = os.environ, *, port: str = "MASTER_PORT", highest: int = 65535
 ) -> tuple[str, int]:

@@ -74,6 +74,7 @@ class RunWorkers(Protocol):
         initialize: bool = True,
         deadline_s: float = DEADLINE_S,
         environment: Mapping[str, str] = {},
+        num_more: int = 0,
     ) -> list[Any]: ...
 
 
@@ -85,10 +86,11 @@ def run_workers(
     initialize: bool = True,
     deadline_s: float = DEADLINE_S,
     environment: Mapping[str, str] = {},
+    num_more: int = 0,
 ) -> list[Any]:
-    """See the fixture of this name."""
+    """See the fixture of this name. `num_more` processes have ranks that the job lacks at first."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    pipes = [context.Pipe() for _ in range(world_size)]
+    pipes = [context.Pipe() for _ in range(world_size + num_more)]
     processes = [
         context.Process(
             target=_work,

@@ -1,5 +1,6 @@
 from shoal.carriers.any_source import AnySource as AnySource
 from shoal.carriers.any_source import Wanted as Wanted
+from shoal.carriers.channels import STATE_CHANNEL as STATE_CHANNEL
 from shoal.carriers.channels import reserve_channels as reserve_channels
 from shoal.carriers.helper_thread import HelperThread as HelperThread
 from shoal.carriers.host_copy import HOST as HOST

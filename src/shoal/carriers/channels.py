@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 CHANNELS_PER_RUN: Final = 80
 """Channels of each run: one for requests to servers, and two for every piece of a model."""
 
+STATE_CHANNEL: Final = 1
+"""The channel on which a newcomer is given its state."""
+
 _FIRST: Final = 8
 _NUM_RUNS: Final = 6
 

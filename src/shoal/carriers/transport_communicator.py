@@ -158,7 +158,6 @@ class TransportCommunicator:
         self._on_peer_error, self._grace_s = on_peer_error, grace_s
         self._feedback = ErrorFeedback()
         self.go_on_in(view or View.first(engine.endpoint.num_ranks))
-        self._group = lru_cache(maxsize=KEPT_GROUPS)(self._make_group)
         self.loss = loss
         """What may get lost from now on, and what the floats of sums are sent as."""
         self.algorithm = algorithm
@@ -179,6 +178,8 @@ class TransportCommunicator:
         stream = stream_of("world", self._stream, view.epoch)
         self._world = TransportGroup(self._engine, view.members, stream, feedback=self._feedback)
         self._from_anyone = AnySource(self._world)
+        # what groups keep is laid out for the engine, which may be another one from here on
+        self._group = lru_cache(maxsize=KEPT_GROUPS)(self._make_group)
 
     def stats(self) -> TransportStats:
         """Return a snapshot of what this rank's transport has done so far; see `TransportStats`.

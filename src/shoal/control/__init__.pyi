@@ -4,6 +4,7 @@ from shoal.control.facts import ControlFacts as ControlFacts
 from shoal.control.job_card import CardStore as CardStore
 from shoal.control.job_card import JobCard as JobCard
 from shoal.control.job_card import agree as agree
+from shoal.control.job_card import fit as fit
 from shoal.control.key import JobKey as JobKey
 from shoal.control.last_worker import wait_until_deserted as wait_until_deserted
 from shoal.control.member import Member as Member
@@ -21,6 +22,12 @@ from shoal.control.rendezvous import exchange_cards as exchange_cards
 from shoal.control.rendezvous import hand_in as hand_in
 from shoal.control.rendezvous import job_key as job_key
 from shoal.control.rendezvous import meeting_place as meeting_place
+from shoal.control.running_job import RunningJob as RunningJob
+from shoal.control.running_job import find_running_job as find_running_job
+from shoal.control.running_job import job_of as job_of
+from shoal.control.running_job import leave_note as leave_note
+from shoal.control.running_job import note_of as note_of
+from shoal.control.running_job import wanted_address as wanted_address
 from shoal.control.server_socket import Advice as Advice
 from shoal.control.server_socket import bind as bind
 from shoal.control.server_socket import make_router as make_router

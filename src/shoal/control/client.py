@@ -19,6 +19,7 @@ from shoal.control.card_difference import name_ranks
 from shoal.control.connection import Connection
 from shoal.control.facts import ControlFacts
 from shoal.control.messages import (
+    Apply,
     Assigned,
     Done,
     Dump,
@@ -27,6 +28,7 @@ from shoal.control.messages import (
     GroupRequest,
     Join,
     Leave,
+    Prepared,
 )
 from shoal.control.waiting import R, not_asking, wait_for
 from shoal.control.watcher import Watcher
@@ -51,6 +53,7 @@ class ControlClient:
     `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
     nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
     `WorkerLost`. In a job that goes on without those that are lost, `member` hears of them instead.
+    If that is a newcomer, `rank` is what it was told to be; None: any that is free.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
     worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. After a wait
@@ -61,7 +64,7 @@ class ControlClient:
         self,
         endpoint: str,
         key: JobKey,
-        rank: int,
+        rank: int | None,
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
         member: Member | None = None,
@@ -71,7 +74,6 @@ class ControlClient:
             raise UsageError(message)
         self.endpoint = endpoint
         """The address of the control plane."""
-        self._rank = rank
         self._leavers: deque[int] = deque()
         self._somebody_left = threading.Event()
         self._deadline_s = deadline_s
@@ -95,6 +97,10 @@ class ControlClient:
         except BaseException:
             self._context.term()
             raise
+        self.rank = self._watcher.rank
+        """This worker's."""
+        self.size = self._watcher.size
+        """The number of workers with which the job began, as a newcomer hears it."""
         self._connection = Connection(self._context, endpoint, key)
         self.facts = ControlFacts(endpoint, key, deadline_s, self.check)
         """What workers publish for each other."""
@@ -111,7 +117,7 @@ class ControlClient:
 
         Raises `MismatchError` if they do not.
         """
-        message = Join(session, self._rank, host, config, seed)
+        message = Join(session, self.rank, host, config, seed)
         self._ask(message, Done, f"to join session {session!r}")
 
     def request_group(self, session: str, step: int) -> Assigned:
@@ -121,7 +127,7 @@ class ControlClient:
         workers that did not ask.
         """
         self.note_progress()
-        message = GroupRequest(session, self._rank, step)
+        message = GroupRequest(session, self.rank, step)
         try:
             return self._ask(message, Assigned, f"for its group at step {step}")
         except DeadlineExceeded as error:
@@ -129,7 +135,7 @@ class ControlClient:
 
     def leave(self, session: str) -> None:
         """Make no more requests in `session`; no group that has not started waits for this rank."""
-        self._ask(Leave(session, self._rank), Done, f"to leave session {session!r}")
+        self._ask(Leave(session, self.rank), Done, f"to leave session {session!r}")
 
     def dump(self) -> Dump:
         """Return what the control plane knows; works also after a loss."""
@@ -158,13 +164,22 @@ class ControlClient:
                 return {**there, **run.generator.counters.requests_by_rank}
         return {}
 
+    def apply(self, host: int) -> None:
+        """Ask to become a member, on machine `host`; the `member` given hears of the answer."""
+        self._watcher.post(Apply(self.rank, host), self._deadline_s)
+
+    def prepared(self, number: int, error: ShoalError | None = None) -> None:
+        """Say that preparation `number` is done here, or what it has failed with."""
+        reason, code = ("", 0) if error is None else (str(error)[:_MAX_REASON], error.exit_code)
+        self._watcher.post(Prepared(self.rank, number, reason, code), self._deadline_s)
+
     def report_failure(self, reason: str, culprit: int | None = None) -> bool:
         """Tell the others that this worker cannot go on, through `culprit` if one is known.
 
         May be called from any thread. Never raises: the reason it is called for matters more.
         Returns whether the control plane has confirmed, which inside `on_lost` it cannot have yet.
         """
-        message = Failed(self._rank, culprit, reason[:_MAX_REASON])
+        message = Failed(self.rank, culprit, reason[:_MAX_REASON])
         return self._watcher.post(message, min(self._deadline_s, _CLOSING_S))
 
     def close(self, *, is_finished: bool = True) -> None:
@@ -219,7 +234,7 @@ class ControlClient:
         """Let one thread at a time use the connection for questions."""
         with self._asking:
             if self._closed.is_set():
-                message = f"The control client of rank {self._rank} is closed; make another one."
+                message = f"The control client of rank {self.rank} is closed; make another one."
                 raise UsageError(message)
             try:
                 yield
@@ -234,7 +249,7 @@ class ControlClient:
             self._context.term()
 
     def _dump(self, deadline_s: float) -> Dump:
-        late = f"The control plane did not answer rank {self._rank} within {deadline_s:g} s."
+        late = f"The control plane did not answer rank {self.rank} within {deadline_s:g} s."
         with self._turn():
             self._connection.send(DumpRequest())
             return wait_for(self._connection, Dump, deadline_s, late, skip_others=True)
@@ -251,7 +266,7 @@ class ControlClient:
 
     def _late(self, purpose: str) -> str:
         return (
-            f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: a "
+            f"Rank {self.rank} waited {self._deadline_s:g} s {purpose} without an answer: a "
             "worker is slower than the deadline allows, or hangs."
         )
 
@@ -280,6 +295,13 @@ class ControlClient:
         self._somebody_left.set()
 
     def _on_lost(self, lost: WorkerLost) -> None:
+        is_elastic = self._member is not None and not self._member.is_fixed
+        if is_elastic and lost.rank == self.rank:
+            message = (
+                f"{lost} That is this worker: the others go on without it. It may join them again,"
+                " by shoal.shutdown() and then shoal.init()."
+            )
+            lost = WorkerLost(message, lost.rank)
         if self._failure is None:
             self._failure = lost
         if self._member is not None and not self._member.is_fixed:

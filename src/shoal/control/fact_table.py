@@ -32,7 +32,12 @@ class FactTable:
     def act(self, message: FactRequest) -> Reply:
         """Do what `message` asks; raise `Refusal` if there is no room."""
         match message:
+            case SetFact(name, None):
+                taken = self._values.pop(name, None)
+                self._num_bytes -= 0 if taken is None else len(name) + len(taken)
+                return Done()
             case SetFact(name, value):
+                assert value is not None
                 self._make_room(len(name) + len(value) - len(self._values.get(name, b"")))
                 self._values[name] = value
                 return Done()

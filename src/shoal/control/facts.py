@@ -59,8 +59,8 @@ class ControlFacts:
         """Return which of `facts` are published, all at the same moment."""
         return [value is not None for value in self._read(facts)]
 
-    def set(self, name: str, value: bytes) -> None:
-        """Publish `value` under `name`."""
+    def set(self, name: str, value: bytes | None) -> None:
+        """Publish `value` under `name`; None takes back what was there."""
         self._ask(SetFact(name, value), Done)
 
     def get(self, name: str) -> bytes:

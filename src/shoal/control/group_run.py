@@ -46,7 +46,8 @@ class GroupRun:
         self._rules = first
         self._generator = GroupGenerator(first.config, random.Random(first.seed))
         self._joined: dict[int, bytes] = {}
-        self._left: set[int] = set()
+        self._left: dict[int, bytes] = {}
+        """The connection of each rank that was in before."""
         self._pending: dict[int, _Pending] = {}
         self.epoch = 0
         """The epoch of the view in which groups are formed."""
@@ -54,7 +55,7 @@ class GroupRun:
     def join(self, identity: bytes, message: Join) -> None:
         """Let a worker in. Raises `Refusal` if it was in before or brings other rules."""
         rank = message.rank
-        if rank in self._joined or rank in self._left:
+        if rank in self._joined or self._left.get(rank) == identity:
             raise Refusal(
                 RefusalKind.DUPLICATE,
                 f"Rank {rank} has joined session {message.session!r} before: name every run anew.",
@@ -66,6 +67,7 @@ class GroupRun:
                 "worker with the same options.",
             )
         self._generator.join(rank, message.host)
+        self._left.pop(rank, None)  # it was another process
         self._joined[rank] = identity
 
     def request(self, identity: bytes, rank: int, step: int, now_ns: int) -> list[Answer]:
@@ -100,14 +102,13 @@ class GroupRun:
         """Let those of `ranks` out that are in, so that no answer names any of them."""
         leaving = [rank for rank in ranks if rank in self._joined]
         for rank in leaving:
-            del self._joined[rank]
+            self._left[rank] = self._joined.pop(rank)
             self._pending.pop(rank, None)
-        self._left.update(leaving)
         return self._answers(self._generator.leave_together(leaving, now_ns))
 
     def is_over(self, members: Collection[int], finished: set[int]) -> bool:
         """Return whether every member of the job has left this run or finished altogether."""
-        return not self._joined and self._left | finished >= set(members)
+        return not self._joined and self._left.keys() | finished >= set(members)
 
     def abandon(self) -> list[bytes]:
         """Drop every request; return the connections that wait for an answer."""

@@ -8,12 +8,16 @@ are counted and answered, never raised. docs/papers.md, 3.4 (group generator as 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import shoal
 from shoal.control.fact_table import FactTable
 from shoal.control.group_run import Answer, GroupRun
 from shoal.control.liveness import Liveness
 from shoal.control.messages import (
+    Apply,
+    Arrive,
+    Arrived,
     Decided,
     Done,
     Dump,
@@ -27,9 +31,12 @@ from shoal.control.messages import (
     Leave,
     Left,
     Lost,
+    Prepare,
+    Prepared,
     Proposed,
     ReadFacts,
     RefusalKind,
+    Refused,
     Rejected,
     Reply,
     Reported,
@@ -42,8 +49,9 @@ from shoal.control.refusal import Refusal
 from shoal.decoding import decoded
 from shoal.errors import ProtocolError
 from shoal.groups import waiting_for
-from shoal.membership import Decision, Proposal, TooFew
-from shoal.units import NANOSECONDS_PER_MILLISECOND
+from shoal.membership import Arrivals, Decision, Proposal, TooFew
+from shoal.membership import Refusal as NotTakenIn
+from shoal.units import NANOSECONDS_PER_MILLISECOND, NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +60,9 @@ if TYPE_CHECKING:
 
 MAX_SESSIONS = 64
 """Sessions that may be open at once; more are a leak in the caller."""
+
+PATIENCE_NS: Final = 60 * NANOSECONDS_PER_SECOND
+"""How long members may prepare to go on with newcomers, while what they do goes on."""
 
 
 class ControlHandler:
@@ -64,14 +75,17 @@ class ControlHandler:
     def __init__(self, membership: Membership, liveness_timeout_ns: int, now_ns: int) -> None:
         self.strangers = 0
         self._membership = membership
+        self._size = len(membership.view)
+        self._arrivals = Arrivals(PATIENCE_NS)
         self._started_ns = now_ns
         self._liveness = Liveness(membership.view.members, liveness_timeout_ns)
         self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
         self._lost: Lost | None = None
         """Why the job is over."""
-        self._outside: dict[int, Lost] = {}
-        """Why workers take part no more that were lost."""
+        self._outside: dict[bytes, Lost] = {}
+        """Why workers take part no more that were lost, by their connections: a process that starts
+        anew may come in as the rank of one of them."""
         self._told: set[bytes] = set()
         self._handled = 0
         self._rejected: Counter[RefusalKind] = Counter()
@@ -111,6 +125,7 @@ class ControlHandler:
     def tick(self, now_ns: int) -> list[Answer]:
         """Notice workers that have gone silent."""
         answers = [a for lost in self._liveness.silent(now_ns) for a in self._lose(lost, now_ns)]
+        answers += self._heed(self._arrivals.poll(now_ns), now_ns)
         return answers + self._heed(self._membership.poll(now_ns), now_ns)
 
     def disconnected(self, identity: bytes, now_ns: int) -> list[Answer]:
@@ -143,6 +158,8 @@ class ControlHandler:
             return [(identity, self.dump(now_ns))]
         if isinstance(message, SetFact | ReadFacts):
             return [(identity, self._lost or self._facts.act(message))]
+        if isinstance(message, Arrive):
+            return self._on_arrive(identity, message, now_ns)
         self._check_rank(message.rank)
         match message:
             case Heartbeat():
@@ -153,13 +170,26 @@ class ControlHandler:
                 return self._on_failed(identity, message, now_ns)
             case Reported():
                 return self._on_reported(identity, message, now_ns)
+            case Prepared():
+                return self._on_prepared(identity, message, now_ns)
         if self._lost is not None:
             return [(identity, self._lost)]
+        return self._act_while_it_runs(identity, message, now_ns)
+
+    def _act_while_it_runs(
+        self, identity: bytes, message: GroupRequest | Join | Apply | Leave, now_ns: int
+    ) -> list[Answer]:
         match message:
             case GroupRequest():
                 return self._on_group_request(identity, message, now_ns)
             case Join():
                 return self._on_join(identity, message)
+            case Apply(rank, host):
+                self._check_watched(identity, rank)
+                if rank in self._membership:
+                    raise Refusal(RefusalKind.DUPLICATE, f"Rank {rank} takes part already.")
+                self._arrivals.come(rank, host)
+                return [(identity, Done()), *self._heed((), now_ns)]
             case Leave():
                 answers = self._run(message.session).leave(identity, message.rank, now_ns)
                 self._drop_sessions()
@@ -196,9 +226,40 @@ class ControlHandler:
         run.join(identity, message)
         return [(identity, Done())]
 
+    def _on_arrive(self, identity: bytes, message: Arrive, now_ns: int) -> list[Answer]:
+        if self._lost is not None:
+            return [(identity, self._lost)]
+        if self.is_fixed:
+            sentence = (
+                "Nobody can join this job: it needs the workers that it began with, to the end;"
+                " begin one with shoal.init(min_workers=...)."
+            )
+            raise Refusal(RefusalKind.MISMATCH, sentence)
+        if message.version != shoal.__version__:
+            sentence = (
+                f"This process runs version {message.version} of Shoal and the job that it came to"
+                f" join {shoal.__version__}; install the same one everywhere."
+            )
+            raise Refusal(RefusalKind.MISMATCH, sentence)
+        rank = self._liveness.admit(identity, message.rank, now_ns)
+        timeout_ms = self._liveness.timeout_ns // NANOSECONDS_PER_MILLISECOND
+        return [(identity, Arrived(rank, self._size, self._membership.view, timeout_ms))]
+
+    def _on_prepared(self, identity: bytes, message: Prepared, now_ns: int) -> list[Answer]:
+        self._check_watched(identity, message.rank)
+        events: list[Event] = []
+        if message.error:
+            events += self._arrivals.failed(message.number, message.error, message.code)
+        for rank, host in self._arrivals.prepared(message.rank, message.number).items():
+            reason = f"Rank {rank} has joined."
+            events += self._membership.join(rank, host, reason, now_ns, way=message.number)
+        return [(identity, Done()), *self._heed(events, now_ns)]
+
     def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
-        is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
-        lost = self._lost or self._outside.get(message.rank)
+        lost = self._lost or self._outside.get(identity)
+        is_new = False
+        if lost is None or self._liveness.rank_of(identity) is not None:
+            is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
         if lost is not None and identity not in self._told:
             return self._tell(lost, [identity])
         if not is_new:
@@ -208,7 +269,7 @@ class ControlHandler:
     def _on_goodbye(self, identity: bytes, message: Goodbye, now_ns: int) -> list[Answer]:
         rank = message.rank
         self._check_watched(identity, rank)
-        self._liveness.goodbye(rank)
+        self._liveness.goodbye(rank, is_finished=message.is_finished)
         answers: list[Answer] = [(identity, Done())]
         if not message.is_finished:
             answers += [(other, Left(rank)) for other in self._liveness.alive()]
@@ -217,6 +278,7 @@ class ControlHandler:
                 answers += run.remove(rank, now_ns)
             self._drop_sessions()
             reason = f"Rank {rank} has {'finished' if message.is_finished else 'left'}."
+            self._arrivals.gone(rank)
             events = self._membership.leave(rank, reason, now_ns, has_finished=message.is_finished)
             answers += self._heed(events, now_ns)
         return answers
@@ -255,11 +317,12 @@ class ControlHandler:
         if lost.rank is None or self._liveness.is_lost(lost.rank):
             return []
         self._liveness.lose(lost.rank)
-        self._outside[lost.rank] = lost
+        self._arrivals.gone(lost.rank)
+        self._outside[self._liveness.identity_of(lost.rank)] = lost
         return self._heed(self._membership.lose(lost.rank, lost.reason, now_ns), now_ns)
 
     def _heed(self, events: Iterable[Event], now_ns: int) -> list[Answer]:
-        """Act on what has become of the membership."""
+        """Act on what has become of the membership; let newcomers in when it rests."""
         answers: list[Answer] = []
         for event in events:
             match event:
@@ -270,6 +333,12 @@ class ControlHandler:
                 case Decision():
                     answers += self._to(event.view.members, Decided(event))
                     answers += self._go_on_in(event.view, now_ns)
+                case NotTakenIn(rank, reason, code):
+                    answers += self._to([rank], Refused(reason, code))
+        if self._membership.proposal is None and self._lost is None:
+            preparation = self._arrivals.begin(self._membership.view.members, now_ns)
+            if preparation is not None:
+                answers += self._to(preparation.ranks, Prepare(preparation))
         return answers
 
     def _end(self, lost: Lost) -> list[Answer]:
@@ -289,7 +358,7 @@ class ControlHandler:
         answers: list[Answer] = []
         for run in self._runs.values():
             run.epoch = view.epoch
-            gone = sorted(self._outside.keys() - set(view.members))
+            gone = sorted(self._liveness.lost() - set(view.members))
             answers += run.remove_together(gone, now_ns)
         self._drop_sessions()
         return answers

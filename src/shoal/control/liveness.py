@@ -9,6 +9,7 @@ or a report of failure makes it lost, for good.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from shoal.control.messages import Lost, RefusalKind, WorkerDump, WorkerState
@@ -57,12 +58,37 @@ class Liveness:
         self._workers[rank] = _Worker(WorkerState.ALIVE, identity, now_ns, progress, now_ns)
         return True
 
-    def goodbye(self, rank: int) -> None:
-        """Note that `rank` has finished; it may come back over a new connection."""
+    def admit(self, identity: bytes, rank: int | None, now_ns: int) -> int:
+        """Note that a newcomer is alive as `rank`, or as the first that is free; return the rank.
+
+        Raises `Refusal` if another process is that rank, or is expected to be.
+        """
+        taken = {
+            r
+            for r, each in self._workers.items()
+            if each.state in (WorkerState.EXPECTED, WorkerState.ALIVE)
+        }
+        if rank is None:
+            rank = next(each for each in count() if each not in taken)
+        elif rank in taken:
+            raise Refusal(
+                RefusalKind.DUPLICATE,
+                f"Rank {rank} takes part already, and another process came to join as rank {rank}:"
+                " give it a RANK of its own, or none.",
+            )
+        if (before := self._workers.get(rank)) is not None:
+            self._rank_of.pop(before.identity, None)
+        self._rank_of[identity] = rank
+        self._workers[rank] = _Worker(WorkerState.ALIVE, identity, now_ns, 0, now_ns)
+        return rank
+
+    def goodbye(self, rank: int, *, is_finished: bool = True) -> None:
+        """Note that `rank` has finished, or left; it may come back over a new connection."""
         worker = self._workers[rank]
         self._rank_of.pop(worker.identity, None)
         if worker.state is not WorkerState.LOST:
-            self._workers[rank] = _Worker(WorkerState.FINISHED)
+            state = WorkerState.FINISHED if is_finished else WorkerState.LEFT
+            self._workers[rank] = _Worker(state)
 
     def rank_of(self, identity: bytes) -> int | None:
         """Return the rank that is watched over the connection `identity`."""
@@ -103,7 +129,12 @@ class Liveness:
 
     def finished(self) -> set[int]:
         """Return the ranks that have said goodbye."""
-        return {r for r, w in self._workers.items() if w.state is WorkerState.FINISHED}
+        gone = (WorkerState.FINISHED, WorkerState.LEFT)
+        return {r for r, w in self._workers.items() if w.state in gone}
+
+    def lost(self) -> set[int]:
+        """Return the ranks that are lost."""
+        return {r for r, w in self._workers.items() if w.state is WorkerState.LOST}
 
     def dump(self, now_ns: int) -> tuple[WorkerDump, ...]:
         """Return every worker's state, in order of rank."""

@@ -14,8 +14,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.errors import DeadlineExceeded, ViewChanging, WorkerLost
-from shoal.membership import Decision, Proposal, Report
+from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging, WorkerLost
+from shoal.membership import Decision, Preparation, Proposal, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,10 +49,14 @@ class Member:
     """The place of this worker among the members of a job, in `view` at first.
 
     `deadline_s` bounds every wait for a view. In a job of fixed size (`is_fixed`) there is no other
-    view.
+    view. A newcomer has nothing to report until it has what whoever goes on in a view gives it.
     """
 
-    def __init__(self, view: View, deadline_s: float, *, is_fixed: bool = True) -> None:
+    def __init__(
+        self, view: View, deadline_s: float, *, is_fixed: bool = True, is_newcomer: bool = False
+    ) -> None:
+        self.is_newcomer = is_newcomer
+        """Whether it has come to a job that runs, and lacks what a view goes on from."""
         self.is_fixed = is_fixed
         """Whether the job ends with the first loss."""
         self.view = view
@@ -61,11 +65,15 @@ class Member:
         """Guards the view, and what participants change as they go from act to act."""
         self.is_ready = is_fixed
         """Whether all have opened what they go on over; until then the job needs all of them."""
-        self._failure: WorkerLost | None = None
+        self.decision = Decision(view, (), dict.fromkeys(view.members, Report()))
+        """What the view has been decided with."""
+        self._failure: ShoalError | None = None
         self.fence: Callable[[Proposal], None] = _nothing
         """What ends the operations of the view; called when it is about to change."""
-        self.unfence: Callable[[View], None] = _nothing
+        self.unfence: Callable[[Decision], None] = _nothing
         """What lets operations begin in the next view; called before the participants go on."""
+        self.prepare: Callable[[Preparation], None] = _nothing
+        """What begins to prepare a view with newcomers, beside whatever is done."""
         self._deadline_s = deadline_s
         self._participants: dict[str, Participant] = {}
         self._proposal: Proposal | None = None
@@ -82,7 +90,7 @@ class Member:
         if self._failure is not None:
             raise self._failure
 
-    def fail(self, error: WorkerLost) -> None:
+    def fail(self, error: ShoalError) -> None:
         """Take note that there is no next view, and why. The first reason stands."""
         with self.changed:
             self._failure = self._failure or error
@@ -96,14 +104,36 @@ class Member:
         """Let `participant` take part in changes, under a name that is the same on all members."""
         with self.changed:
             self._participants[training] = participant
+            if self.is_newcomer and not self.is_fenced:
+                decision = self.decision
+                participant.install(decision.view_of(training), decision.rounds_of(training))
 
-    def propose(self, proposal: Proposal) -> Report:
-        """Stop what the view does, and return how far this worker is."""
+    def await_first_view(self, rank: int) -> View:
+        """Return the first view that this newcomer, `rank`, is a member of.
+
+        Raises what it is refused with, and `DeadlineExceeded`.
+        """
+
+        def is_in() -> bool:
+            return rank in self.view.members and not self.is_fenced
+
+        with self.changed:
+            self.changed.wait_for(lambda: self._failure or is_in(), self._deadline_s)
+            self.check()
+            if is_in():
+                return self.view
+            message = f"Rank {rank} was not taken into the job within {self._deadline_s:g} s."
+            raise DeadlineExceeded(message)
+
+    def propose(self, proposal: Proposal) -> Report | None:
+        """Stop what the view does, and return how far this worker is; None if it is a newcomer."""
         with self.changed:
             if not self.is_ready:
                 self.fail(_too_early(proposal))
             self._proposal, self._decision = proposal, None
             self.fence(proposal)
+            if self.is_newcomer:
+                return None
             there = self._participants.values()
             return Report(
                 {name: each.report() for name, each in self._participants.items()},
@@ -167,8 +197,8 @@ class Member:
         if self._decision is None or self._under_way:
             return
         decision, self._decision, self._proposal = self._decision, None, None
-        self.view = decision.view
-        self.unfence(decision.view)
+        self.view, self.decision = decision.view, decision
+        self.unfence(decision)
         for name, participant in self._participants.items():
             participant.install(decision.view_of(name), decision.rounds_of(name))
         self.changed.notify_all()

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.groups import GeneratorConfig, GeneratorState
-from shoal.membership import Decision, Proposal, Report, View
+from shoal.membership import Decision, Preparation, Proposal, Report, View
 
 MAX_FRAME_BYTES = 1 << 24
 """Longest message the service accepts; a connection that sends more is closed."""
@@ -78,6 +78,39 @@ class Goodbye(Message, frozen=True):
     """Whether it had finished; if it leaves in the middle of a training, the others hear `Left`."""
 
 
+class Arrive(Message, frozen=True):
+    """A process wants to join the running job. Answered `Arrived`; it is watched from then on."""
+
+    rank: RankNumber | None
+    """The rank that it was told to be; None: any that is free."""
+
+    version: Annotated[str, Meta(max_length=200)]
+    """Its version of Shoal."""
+
+
+class Apply(Message, frozen=True):
+    """Rank `rank`, which has arrived and fits, is to become a member. Answered `Done`.
+
+    Later it hears `Decided`, or `Refused`.
+    """
+
+    rank: RankNumber
+    host: RankNumber
+    """Index of the machine it runs on."""
+
+
+class Prepared(Message, frozen=True):
+    """Rank `rank` has done what `Prepare` asks, or could not. Answered `Done`."""
+
+    rank: RankNumber
+    number: Annotated[int, Meta(ge=1, lt=1 << 32)]
+    error: Reason = ""
+    """Why it could not."""
+
+    code: Annotated[int, Meta(ge=0, lt=256)] = 0
+    """The exit code of that error."""
+
+
 class Failed(Message, frozen=True):
     """Rank `rank` cannot go on, through `culprit` if it knows one. Answered `Done`."""
 
@@ -93,14 +126,18 @@ class Reported(Message, frozen=True):
     number: Annotated[int, Meta(ge=1, lt=1 << 32)]
     """The number of the proposal that it answers."""
 
-    report: Report
+    report: Report | None
+    """None from a newcomer that has not gone on in any view yet."""
 
 
 class SetFact(Message, frozen=True):
-    """Someone publishes `value` under `name`, in place of what was there. Answered `Done`."""
+    """Someone publishes `value` under `name`, in place of what was there. Answered `Done`.
+
+    None takes back what was there.
+    """
 
     name: FactName
-    value: bytes
+    value: bytes | None
 
 
 class ReadFacts(Message, frozen=True):
@@ -159,6 +196,35 @@ class Welcome(Message, frozen=True):
     timeout_ms: int
 
 
+class Arrived(Message, frozen=True):
+    """The newcomer is being watched; it must be heard from within every `timeout_ms`."""
+
+    rank: int
+    size: int
+    """The number of workers with which the job began."""
+
+    view: View
+    """The present members."""
+
+    timeout_ms: int
+
+
+class Prepare(Message, frozen=True):
+    """Newcomers are there: all to come prepare what they would go over. Answered by `Prepared`.
+
+    What is under way goes on meanwhile.
+    """
+
+    preparation: Preparation
+
+
+class Refused(Message, frozen=True):
+    """The newcomer does not become a member; `code` is the exit code of the error it is."""
+
+    reason: str
+    code: int
+
+
 class Lost(Message, frozen=True):
     """Worker `rank` is gone (None: unknown which) and the job cannot go on."""
 
@@ -213,6 +279,7 @@ class WorkerState(StrEnum):
     EXPECTED = "expected"
     ALIVE = "alive"
     FINISHED = "finished"
+    LEFT = "left"
     LOST = "lost"
 
 
@@ -280,11 +347,27 @@ Request: TypeAlias = (
     | Goodbye
     | Failed
     | Reported
+    | Arrive
+    | Apply
+    | Prepared
     | DumpRequest
     | FactRequest
 )
 Reply: TypeAlias = (
-    Assigned | Done | Welcome | Heard | Facts | Left | Lost | Proposed | Decided | Rejected | Dump
+    Assigned
+    | Done
+    | Welcome
+    | Arrived
+    | Heard
+    | Facts
+    | Left
+    | Lost
+    | Prepare
+    | Proposed
+    | Decided
+    | Refused
+    | Rejected
+    | Dump
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from shoal.control.handler import ControlHandler
-from shoal.control.messages import Welcome, encode
+from shoal.control.messages import Arrived, Welcome, encode
 from shoal.control.server_socket import bind, make_router, start_authenticator
 from shoal.errors import ResourceError, UsageError
 from shoal.membership import Membership
@@ -150,7 +150,7 @@ class ControlService:
                 self._send(handler.reject_frames(identity, 1 + self._skip_frames()))
                 continue
             answers = handler.receive(identity, frame.bytes, clock())
-            if answers and isinstance(answers[0][1], Welcome):
+            if answers and isinstance(answers[0][1], Welcome | Arrived):
                 self._watch(frame, identity)  # first: whoever is welcomed may close at once
             self._send(answers)
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from shoal.control.messages import Dump, Lost, RefusalKind, Rejected, Reply
+from shoal.control.messages import Dump, Lost, Message, RefusalKind, Rejected
 from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError, ShoalError, WorkerLost
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shoal.control.connection import Connection
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=Message)
 _LOOK_S: Final = 0.2
 """The seconds between two looks of a wait whether it is in vain."""
 
@@ -63,7 +63,7 @@ def not_asking(dump: Dump, session: str) -> list[int]:
     return []
 
 
-def as_error(reply: Reply) -> ShoalError:
+def as_error(reply: Message) -> ShoalError:
     """Return the error that a reply other than the hoped-for one stands for."""
     match reply:
         case Lost(rank, reason):

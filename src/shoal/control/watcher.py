@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+import shoal
 from shoal.control.connection import Connection
 from shoal.control.messages import (
+    Arrive,
+    Arrived,
     Decided,
     Done,
     Goodbye,
@@ -25,15 +28,19 @@ from shoal.control.messages import (
     Heartbeat,
     Left,
     Lost,
+    Message,
+    Prepare,
     Proposed,
+    RefusalKind,
+    Refused,
     Rejected,
     Reply,
     Reported,
     Request,
     Welcome,
 )
-from shoal.control.waiting import wait_for
-from shoal.errors import ShoalError, WorkerLost
+from shoal.control.waiting import as_error, wait_for
+from shoal.errors import ShoalError, WorkerLost, of_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +52,9 @@ HEARTBEATS_PER_TIMEOUT = 5
 """Heartbeats sent within one liveness timeout of the service."""
 
 _LINGER_S = 0.5
+_TAKEN_S = 6.0
+"""How long a newcomer asks for a rank that is taken: somewhat longer than the dead are unknown."""
+_TAKEN_PAUSE_S = 0.1
 _WAKE_ADDRESS = "inproc://watcher"
 
 
@@ -76,13 +86,14 @@ class Watcher:
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
         key: JobKey,
-        rank: int,
+        rank: int | None,
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
         on_left: Callable[[int], None],
         member: Member | None = None,
     ) -> None:
-        self._rank = rank
+        self.size = 0
+        """The number of workers with which the job began, where that is told."""
         self.progress = 0
         """What the next heartbeat says of how far this worker has got."""
         self._on_lost, self._on_left, self._member = on_lost, on_left, member
@@ -94,14 +105,15 @@ class Watcher:
         self._is_stopping = threading.Event()
         self._connection = Connection(context, endpoint, key)
         try:
-            self._timeout_s = self._enroll(endpoint, deadline_s)
+            self._timeout_s = self._enroll(endpoint, rank, deadline_s)
         except BaseException:
             self._connection.close(0)
             raise
         self._interval_s = self._timeout_s / HEARTBEATS_PER_TIMEOUT
         self._wake_in, self._wake_out = _make_pair(context)
         self._connection.poller.register(self._wake_in, zmq.POLLIN)
-        self._thread = threading.Thread(target=self._run, name=f"shoal-watch-{rank}", daemon=True)
+        name = f"shoal-watch-{self.rank}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def post(self, message: Request, deadline_s: float) -> bool:
@@ -126,22 +138,43 @@ class Watcher:
 
     def stop(self, deadline_s: float, *, is_finished: bool = True) -> None:
         """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
-        self.post(Goodbye(self._rank, is_finished), deadline_s)
+        self.post(Goodbye(self.rank, is_finished), deadline_s)
         with self._waking:
             self._is_stopping.set()
             if not self._has_ended:
                 self._wake_out.send(b"")
         self._thread.join(deadline_s)
 
-    def _enroll(self, endpoint: str, deadline_s: float) -> float:
+    def _enroll(self, endpoint: str, rank: int | None, deadline_s: float) -> float:
         """Send the first heartbeat; return after how many seconds of silence one is lost."""
-        self._connection.send(Heartbeat(self._rank))
+        who = "this process" if rank is None else f"rank {rank}"
         late = (
-            f"No control plane answered rank {self._rank} at {endpoint} within {deadline_s:g} s: "
-            "check that rank 0 is running and that its address and port can be reached from here."
+            f"No control plane answered {who} at {endpoint} within {deadline_s:g} s: check that"
+            " rank 0 is running and that its address and port can be reached from here."
         )
+        if self._member is not None and self._member.is_newcomer:
+            arrived = self._arrive(rank, deadline_s, late)
+            self.rank, self.size = arrived.rank, arrived.size
+            self._member.view = arrived.view
+            return arrived.timeout_ms / 1000
+        assert rank is not None
+        self.rank = rank
+        self._connection.send(Heartbeat(rank))
         welcome = wait_for(self._connection, Welcome, deadline_s, late)
         return welcome.timeout_ms / 1000
+
+    def _arrive(self, rank: int | None, deadline_s: float, late: str) -> Arrived:
+        """Ask to come in; for a while also if the rank is taken, by one that may have just died."""
+        end = time.monotonic() + min(deadline_s, _TAKEN_S)
+        while True:
+            self._connection.send(Arrive(rank, shoal.__version__))
+            reply = wait_for(self._connection, Message, deadline_s, late)
+            if isinstance(reply, Arrived):
+                return reply
+            is_taken = isinstance(reply, Rejected) and reply.kind is RefusalKind.DUPLICATE
+            if not is_taken or time.monotonic() > end:
+                raise as_error(reply)
+            time.sleep(_TAKEN_PAUSE_S)
 
     def _run(self) -> None:
         try:
@@ -181,7 +214,7 @@ class Watcher:
             if silent_s > self._timeout_s + self._interval_s:
                 raise self._silence()
             if now >= beat_at:
-                self._connection.send(Heartbeat(self._rank, self.progress))
+                self._connection.send(Heartbeat(self.rank, self.progress))
                 beat_at = time.monotonic() + self._interval_s
 
     def _silence(self) -> WorkerLost:
@@ -190,7 +223,7 @@ class Watcher:
             f"The control plane was silent for more than {self._timeout_s:g} s: the machine of"
             " rank 0, which keeps it, hangs or cannot be reached."
         )
-        return WorkerLost(message, 0 if self._rank else None)
+        return WorkerLost(message, 0 if self.rank else None)
 
     def _send_posted(self) -> None:
         while self._wake_in.poll(0):
@@ -209,9 +242,13 @@ class Watcher:
                 self._on_left(rank)
             case Proposed(proposal) if self._member is not None:
                 report = self._member.propose(proposal)
-                self._outbox.put(_Posted(Reported(self._rank, proposal.number, report)))
+                self._outbox.put(_Posted(Reported(self.rank, proposal.number, report)))
             case Decided(decision) if self._member is not None:
                 self._member.decide(decision)
+            case Prepare(preparation) if self._member is not None:
+                self._member.prepare(preparation)
+            case Refused(reason, code) if self._member is not None:
+                self._member.fail(of_code(code, reason))
             case Heard():
                 pass
             case Done() | Rejected() if self._unanswered:

@@ -127,6 +127,10 @@ class Membership:
         self._changes: dict[int, Change] = {}
         self._reports: dict[int, Report | None] = {}
 
+    def __contains__(self, rank: int) -> bool:
+        """Return whether `rank` takes part, or will from the next view on."""
+        return rank in self._hosts
+
     def lose(self, rank: int, reason: str, now_ns: int) -> list[Event]:
         """Take note that `rank` is lost; nothing if it does not take part."""
         return self._without(Change(Kind.LOST, rank, reason), now_ns)

@@ -53,6 +53,23 @@ class EngineShare:
         self._lock = threading.RLock()
         self._left = False
 
+    @classmethod
+    def alone(cls, engine: UdpEngine, deadline_s: float) -> EngineShare:
+        """Return the share of the only user of an engine that no one else will ask for."""
+        return cls(_Shared(engine, tuple(range(engine.endpoint.num_ranks)), 1), deadline_s)
+
+    def move_to(self, engine: UdpEngine) -> UdpEngine | None:
+        """Go on over another engine, of which this is the only user, with the same conversations.
+
+        Return the one before, to be closed, if nobody uses it any more.
+        """
+        before = self._shared
+        ranks = tuple(range(engine.endpoint.num_ranks))
+        with _lock:
+            self._shared = _Shared(engine, ranks, 1, Counter(before.conversations))
+            before.users -= 1
+            return None if before.users else before.engine
+
     @property
     def engine(self) -> UdpEngine:
         """What is shared."""

@@ -7,6 +7,7 @@ of ours waits for the store, which tells nobody that it is silent.
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,21 +19,32 @@ import torch.distributed as dist
 
 import shoal
 from shoal.carriers import default_store, stores_of_groups
-from shoal.control import ControlProcess, JobCard, JobKey, agree, usual_liveness_timeout_s
+from shoal.control import (
+    ControlProcess,
+    JobCard,
+    JobKey,
+    agree,
+    leave_note,
+    note_of,
+    usual_liveness_timeout_s,
+)
 from shoal.errors import DeadlineExceeded, ResourceError, UsageError
 from shoal.launch import Launch, hosts_of, read_launch, says_hosts
 from shoal.session.bounded import within
 from shoal.session.fresh_store import fresh_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
+    from shoal.control import ControlFacts, RunningJob
     from shoal.errors import ShoalError
     from shoal.membership import View
 
 _NO_CONTROL: Final = "error: "
+_NOTE: Final = "shoal-job"
+"""What stands in the launcher's store of a job that others may join."""
 _KEY, _DEALT, _PER_HOST, _CONTROL = "job-key", "ranks-dealt-to-hosts", "workers-per-host", "control"
 _BOUNDS: Final = 2.0
 """Deadlines within which all that a start does through the store is over: each of its waits has one
@@ -53,20 +65,32 @@ class Meeting:
     """The part of torch's store that is this session's."""
 
 
-def join_processes(launch: Launch, deadline_s: float) -> None:
-    """Initialize torch.distributed as the launcher says. Raises `ResourceError` if it cannot."""
+def join_processes(
+    launch: Launch,
+    deadline_s: float,
+    find: Callable[[bytes], RunningJob | None] | None = None,
+) -> RunningJob | None:
+    """Initialize torch.distributed as the launcher says. Raises `ResourceError` if it cannot.
+
+    If the launcher's store has the note of a job that runs, by `find`, return that instead.
+    """
     if torch.cuda.is_available():
         torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
     with _in_words_of_ours(launch, DeadlineExceeded):
-        within(_BOUNDS * deadline_s, _SILENT, lambda: _initialize(launch, deadline_s))
+        return within(_BOUNDS * deadline_s, _SILENT, lambda: _initialize(launch, deadline_s, find))
 
 
-def _initialize(launch: Launch, deadline_s: float) -> None:
+def _initialize(
+    launch: Launch, deadline_s: float, find: Callable[[bytes], RunningJob | None] | None
+) -> RunningJob | None:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     rendezvous = dist.rendezvous(  # type: ignore[attr-defined]  # as documented
         "env://", launch.rank, launch.world_size, timeout=timedelta(seconds=deadline_s)
     )
     store, rank, world_size = next(rendezvous)
+    whole = _whole_store(store)
+    if find is not None and whole.check([_NOTE]) and (found := find(whole.get(_NOTE))) is not None:
+        return found
     dist.init_process_group(
         backend,
         store=fresh_store(store, "group", rank, world_size, deadline_s=deadline_s),
@@ -74,6 +98,14 @@ def _initialize(launch: Launch, deadline_s: float) -> None:
         world_size=world_size,
         timeout=timedelta(seconds=deadline_s),
     )
+    return None
+
+
+def _whole_store(store: Store) -> Store:
+    """Return the store that `store` is a part of: what whoever comes later looks into."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]  # as for fresh_store
+        store = store.underlying_store
+    return store
 
 
 def meet(job_key: str | None, deadline_s: float) -> Meeting:
@@ -116,10 +148,15 @@ def serve_control(
     host: str,
     port: int,
     min_workers: int | None = None,
+    is_key_given: bool = False,
 ) -> ControlProcess | None:
-    """Start the control plane on rank 0 and tell the others where it is."""
+    """Start the control plane on rank 0 and tell the others where it is.
+
+    Where others may join later, leave word for them: with the job's key, unless they are given it.
+    """
     if meeting.launch.rank != 0:
         return None
+    service: ControlProcess | None = None
     try:
         service = ControlProcess.start(
             host=host,
@@ -129,8 +166,14 @@ def serve_control(
             min_members=min_workers,
             liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=min_workers is None),
         )
+        if min_workers is not None:
+            note = note_of(service.endpoint, meeting.key, is_given=is_key_given)
+            leave_note(os.environ, note)
+            _whole_store(meeting.store).set(_NOTE, note.decode())
     except ResourceError as error:
         meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")
+        if service is not None:
+            service.stop()
         raise
     meeting.store.set(_CONTROL, service.endpoint)
     return service
@@ -145,6 +188,20 @@ def find_control(meeting: Meeting, deadline_s: float) -> str:
     if endpoint.startswith(_NO_CONTROL):
         raise ResourceError(endpoint.removeprefix(_NO_CONTROL))
     return endpoint
+
+
+def ready_fact(rank: int) -> str:
+    """Return the fact that a rank can go on in another view; its value is the name of its host."""
+    return f"ready/{rank}"
+
+
+def find_host(facts: ControlFacts, view: View, deadline_s: float) -> int:
+    """Return the index of a newcomer's host, by the names of the members' hosts."""
+    facts.wait([ready_fact(rank) for rank in view.members], timedelta(seconds=deadline_s))
+    for rank, host in zip(view.members, view.hosts, strict=True):
+        if facts.get(ready_fact(rank)) == socket.gethostname().encode():
+            return host
+    return max(view.hosts) + 1
 
 
 def new_card(

@@ -14,9 +14,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socket
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -24,37 +27,52 @@ import torch.distributed as dist
 
 from shoal.arguments import seconds, whole_number
 from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
-from shoal.control import ControlClient, ControlProcess, Member, agree, wait_until_deserted
-from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
-from shoal.launch import read_launch, read_master
+from shoal.control import (
+    ControlClient,
+    ControlProcess,
+    Member,
+    agree,
+    find_running_job,
+    fit,
+    job_of,
+    wait_until_deserted,
+    wanted_address,
+)
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
+from shoal.launch import Launch, rank_asked_for, read_launch, read_master
 from shoal.membership import View
 from shoal.session.endings import Endings
 from shoal.session.joining import (
+    Meeting,
     find_control,
+    find_host,
     join_processes,
     meet,
     new_card,
     own_group,
+    ready_fact,
     serve_control,
 )
 from shoal.session.log_output import show_log
 from shoal.session.uncaught import UncaughtReporter
+from shoal.session.ways import Ways, close_aside, load_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shoal.carriers import TransportCommunicator
     from shoal.comm import Communicator
-    from shoal.control import ControlFacts
-    from shoal.membership import Proposal
+    from shoal.control import ControlFacts, RunningJob
+    from shoal.membership import Decision, Proposal
     from shoal.session.engine_share import EngineShare
-    from shoal.session.joining import Meeting
+    from shoal.wire import UdpEngine
 
 _log = logging.getLogger(__name__)
 
 _current: Session | None = None
 
 DEFAULT_DEADLINE_S = 60.0
+_POLL_S = 0.01
 _LEAVER_S = 1.0
 """How long a broken connection waits to hear that its far end has left of its own accord."""
 
@@ -65,7 +83,7 @@ class Session:
     def __init__(
         self,
         meeting: Meeting,
-        communicator: TorchCommunicator,
+        communicator: TorchCommunicator | None,
         control: ControlClient,
         member: Member,
         deadline_s: float,
@@ -75,11 +93,13 @@ class Session:
     ) -> None:
         self._real_launch = self._launch = meeting.launch
         self._key = meeting.key
-        self.communicator = communicator
+        self._communicator = communicator
         self.control = control
         self.member = member
         """This worker as a member of the job: its view, and how one gives way to the next."""
+        self._ways = Ways(control, self._await_ready, deadline_s)
         member.fence, member.unfence = self._fence, self._unfence
+        member.prepare = self._ways.prepare
         self.deadline_s = deadline_s
         """Seconds after which any wait for other workers ends in an error."""
         self._min_workers = min_workers
@@ -93,6 +113,16 @@ class Session:
         self.endings = Endings()
         """How this worker's trainings end."""
         self._runs = 0
+
+    @property
+    def communicator(self) -> TorchCommunicator:
+        """What goes over torch.distributed. Raises `UsageError` where that joins no workers."""
+        if self._communicator is None:
+            raise UsageError(
+                "This worker has joined a job that runs, and torch.distributed's groups have the"
+                " members that they began with."
+            )
+        return self._communicator
 
     @property
     def facts(self) -> ControlFacts:
@@ -157,7 +187,28 @@ class Session:
             options={name: repr(value) for name, value in options.items()},
             model=tuple(model),
         )
-        agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
+        if self.member.is_newcomer:
+            fit(self.facts, self.rank, self._key, topic, card, self.deadline_s)
+        else:
+            agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
+
+    def become_member(self, training: str) -> bool:
+        """Take part in the job from now on, in the middle of `training`, if this is a newcomer.
+
+        Return whether it is. Raises what it is refused with, and `DeadlineExceeded`.
+        """
+        if not self.member.is_newcomer:
+            return False
+        # What another process has told as this rank counts no more.
+        for fact in ("finished", "averaging/1/come", "adopting/come"):
+            self.facts.set(f"{training}/{fact}/{self.rank}", None)
+        host = find_host(self.facts, self.view, self.deadline_s)
+        self._launch = replace(self._launch, host=host)
+        load_code(self.deadline_s)
+        self.control.apply(self.host)
+        self.member.await_first_view(self.rank)
+        self._say_ready()
+        return True
 
     def communicator_over(
         self,
@@ -190,7 +241,7 @@ class Session:
             self._share = share_engine(
                 self.rank, everyone, self.world_size, exchange, deadline_s=self.deadline_s
             )
-            self.communicator.on_abort(self._abort_transports)
+            self.communicator.on_abort(self.abort_transports)
             self._await_all_ready()
         loss = LossOptions(loss_bound, policy, wire=wire)
         made = communicator_over(self._share, loss, self._report_peer, self.member.view)
@@ -202,10 +253,22 @@ class Session:
         """Return once all have opened their transport: from then on they can go on without some."""
         if self.member.is_ready:
             return
-        self.facts.publish(f"ready/{self.rank}")
-        names = [f"ready/{rank}" for rank in range(self.world_size)]
+        self._say_ready()
+        names = [ready_fact(rank) for rank in range(self.world_size)]
         self.facts.wait(names, timedelta(seconds=self.deadline_s))
         self.member.is_ready = True
+
+    def _say_ready(self) -> None:
+        self.facts.set(ready_fact(self.rank), socket.gethostname().encode())
+
+    def _await_ready(self) -> None:
+        """Return once this worker can go on in another view."""
+        end = time.monotonic() + self.deadline_s
+        while not self.member.is_ready:
+            if time.monotonic() > end:
+                message = f"Rank {self.rank} has not begun to train within {self.deadline_s:g} s."
+                raise DeadlineExceeded(message)
+            time.sleep(_POLL_S)
 
     def _fence(self, proposal: Proposal) -> None:
         """End what goes over the transport: the members change."""
@@ -213,19 +276,33 @@ class Session:
         if self._share is not None:
             self._share.interrupt(ViewChanging(f"The workers that take part change. {reasons}"))
 
-    def _unfence(self, view: View) -> None:
-        """Let what goes over the transport begin among the members of `view`."""
+    def _unfence(self, decision: Decision) -> None:
+        """Let what goes over the transport begin among the members of the view that is decided."""
+        view = decision.view
+        if decision.way != self._ways.in_use:
+            self._move_over(self._ways.take(decision.way))
         for transport in list(self._transports):
             transport.go_on_in(view)
         if self._share is not None:
             self._share.resume()
-        _log.info("view %d: ranks %s", view.epoch, view.members)
+        _log.info("view %d: ranks %s. %s", view.epoch, view.members, view.why)
+
+    def _move_over(self, engine: UdpEngine) -> None:
+        """Go on over another engine; nothing of the old one counts any more."""
+        from shoal.session.engine_share import EngineShare
+        from shoal.watch import serve_if_asked
+
+        if self._share is None:
+            self._share = EngineShare.alone(engine, self.deadline_s)
+            serve_if_asked(engine)
+        elif (before := self._share.move_to(engine)) is not None:
+            close_aside(before, partial(serve_if_asked, engine))
 
     def _report_peer(self, rank: int | None, text: str) -> None:
         if rank is not None:
             self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
 
-    def _abort_transports(self, error: ShoalError) -> None:
+    def abort_transports(self, error: ShoalError) -> None:
         """Abort all that goes over the transport too, when the communicator is aborted."""
         if self._share is not None:
             self._share.abort(error)
@@ -254,10 +331,12 @@ class Session:
         is_finished = not (self.endings.are_in_the_middle or self.endings.is_leaving)
         self.control.close(is_finished=is_finished)
         self.endings.warn(self.world_size)
+        self._ways.close()
         if self._share is not None:
             self._share.close()
             self._share = None
-        self.communicator.abort(UsageError("This worker has left the job; start it again."))
+        if self._communicator is not None:
+            self._communicator.abort(UsageError("This worker has left the job; start it again."))
 
     def close(self) -> None:
         """Say goodbye and free everything. Safe to call twice.
@@ -310,22 +389,31 @@ def init(
     deadline_s = _checked_deadline(deadline_s, control_port)
     _check_none_is_open()
     is_ours = not dist.is_initialized()
-    if is_ours:
+    job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
+    running = None if min_workers is None else find_running_job(os.environ, job_key)
+    if running is not None:
+        show_log(rank_asked_for() or 0)
+    elif is_ours:
         launch = read_launch()
         read_master()  # torch does, and would say what is wrong in words of its own
         show_log(launch.rank)
-        join_processes(launch, deadline_s)
+        find = None if min_workers is None else partial(job_of, job_key=job_key)
+        running = join_processes(launch, deadline_s, find)
     else:
         show_log(dist.get_rank())
-    session = start_session(
-        deadline_s=deadline_s,
-        job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
-        control_host=control_host or os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        control_port=control_port,
-        shares_group=not is_ours,
-        min_workers=min_workers,
-    )
-    session.owns_default_group = is_ours
+    if running is not None:
+        session = _join_running(running, deadline_s, min_workers)
+    else:
+        wanted = wanted_address(os.environ) or (os.environ.get("MASTER_ADDR", "127.0.0.1"), 0)
+        session = start_session(
+            deadline_s=deadline_s,
+            job_key=job_key,
+            control_host=control_host or wanted[0],
+            control_port=control_port or wanted[1],
+            shares_group=not is_ours,
+            min_workers=min_workers,
+        )
+        session.owns_default_group = is_ours
     _uncaught.install()
     atexit.register(shutdown)
     return session
@@ -378,6 +466,7 @@ def start_session(
         host=control_host,
         port=control_port,
         min_workers=min_workers,
+        is_key_given=job_key is not None,
     )
     try:
         control = ControlClient(
@@ -393,7 +482,14 @@ def start_session(
             service.stop()
         raise
     session = _current = Session(
-        meeting, communicator, control, member, deadline_s, service, group, min_workers
+        meeting,
+        communicator,
+        control,
+        member,
+        deadline_s,
+        service,
+        group,
+        min_workers,
     )
     _log.info(
         "joined %d workers as one of host %d; the control plane is at %s",
@@ -401,6 +497,32 @@ def start_session(
         session.host,
         control.endpoint,
     )
+    return session
+
+
+def _join_running(running: RunningJob, deadline_s: float, min_workers: int | None) -> Session:
+    """Make the session of a worker that comes to a job that runs. See `init`.
+
+    It is a member once it has made its `DistributedOptimizer`.
+    """
+    global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    joined: list[Session] = []
+
+    def on_lost(error: ShoalError) -> None:
+        for session in joined:
+            session.abort_transports(error)
+
+    # Which view it comes to, the control plane says first of all.
+    member = Member(View.first(1), deadline_s, is_fixed=False, is_newcomer=True)
+    member.is_ready = True
+    rank = rank_asked_for()
+    control = ControlClient(running.endpoint, running.key, rank, deadline_s, on_lost, member)
+    launch = Launch(control.rank, control.size, 0, member.view.workers_per_host, 0)
+    meeting = Meeting(launch, running.key, dist.HashStore())  # type: ignore[attr-defined]  # as for fresh_store
+    session = Session(meeting, None, control, member, deadline_s, min_workers=min_workers)
+    joined.append(session)
+    _current = session
+    _log.info("came to join, as rank %d, the job at %s", control.rank, control.endpoint)
     return session
 
 

@@ -65,6 +65,8 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
 class Sums(AbstractCourse):
     """One worker's course: a sum and an update in every step."""
 
+    counts = ("num_steps", "num_sums")
+
     def __init__(self, rank: int, view: View) -> None:
         super().__init__(rank, view)
         self.num_steps = 0

@@ -11,7 +11,7 @@ between acts, and an executor may draw acts ahead, up to the first whose answer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -35,6 +35,9 @@ class Setting(msgspec.Struct, frozen=True):
 
 class AbstractCourse(ABC):
     """One worker's course. It begins once, makes steps, and finishes once."""
+
+    counts: ClassVar[tuple[str, ...]] = ()
+    """The attributes that a newcomer takes over from the member whose model it goes on from."""
 
     def __init__(self, rank: int, view: View) -> None:
         self.rank = rank
@@ -66,6 +69,15 @@ class AbstractCourse(ABC):
     def on_view(self, view: View) -> None:
         """Go on in `view`. Comes before `Changed` answers what was under way."""
         self.view = view
+
+    def handed_on(self) -> dict[str, int]:
+        """Return what a newcomer takes over, between two steps."""
+        return {name: getattr(self, name) for name in self.counts}
+
+    def take_over(self, counts: dict[str, int]) -> None:
+        """Go on, as a newcomer, from what another course has `handed_on`, in the present view."""
+        for name in self.counts:
+            setattr(self, name, counts[name])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs to continue."""

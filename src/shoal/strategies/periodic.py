@@ -105,6 +105,8 @@ def every_few_steps(options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 class AbstractPeriodicCourse(AbstractCourse):
     """Steps alone, and an average when one is due."""
 
+    counts: ClassVar[tuple[str, ...]] = ("position",)
+
     def __init__(self, options: PeriodicAveraging, rank: int, view: View) -> None:
         super().__init__(rank, view)
         self._options = options

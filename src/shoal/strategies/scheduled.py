@@ -75,6 +75,8 @@ class Scheduled(AbstractPeriodicCourse):
     agreed.
     """
 
+    counts = (*AbstractPeriodicCourse.counts, "_num_loads")
+
     def __init__(
         self, options: ScheduledAveraging, shared: _SharedSchedule, rank: int, view: View
     ) -> None:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers import HOST
-from shoal.train.flat_parameters import constant_parameters
+from shoal.train.flat_parameters import bytes_of, constant_parameters
 from shoal.train.shared_memory import stretches_of, tensors_of
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from shoal.comm import Communicator
 
@@ -52,14 +51,10 @@ def broadcast_buffers(model: nn.Module, communicator: Communicator) -> None:
     if not buffers:
         return
     with torch.no_grad():
-        own = [_bytes_of(each) for each in buffers]
+        own = [bytes_of(each) for each in buffers]
         message = torch.cat(own)
         communicator.broadcast(message, 0)
         parts = message.split([len(each) for each in own])
         for buffer, mine, told in zip(buffers, own, parts, strict=True):
             if not torch.equal(mine, told):  # those of rank 0 are left as they are
                 buffer.copy_(told.clone().view(buffer.dtype).view(buffer.shape))
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(HOST).contiguous().view(-1).view(torch.uint8)

@@ -66,6 +66,11 @@ class ChangedStatistics:
         for view in self._views.values():
             view.zero_()
 
+    def note_alike(self) -> None:
+        """Take note that all workers have them alike now."""
+        for tensor, before in zip(self.tensors, self._before, strict=True):
+            before.copy_(tensor)
+
     def take(self, factor: float) -> None:
         """Replace what somebody has changed by `factor` times what has been summed."""
         for index, (tensor, before) in enumerate(zip(self.tensors, self._before, strict=True)):

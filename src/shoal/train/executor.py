@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from shoal.errors import UsageError, ViewChanging
 from shoal.strategies import CHANGED, Act, Begin, Group, LeaveGroups, Setting, TakeIn, Tell, Update
+from shoal.train.handing_on import Donor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shoal.membership import View
+    from shoal.membership import Decision, View
     from shoal.strategies import AbstractDefinition, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
@@ -40,6 +41,9 @@ class AbstractExecutor(ABC):
     goes_on: ClassVar[bool] = True
     """Whether it goes on in another view."""
 
+    is_exact: ClassVar[bool] = False
+    """Whether all members have the same parameters and optimizer state between two steps."""
+
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         if not (self.goes_on or replica.member.is_fixed):
             message = (
@@ -51,6 +55,7 @@ class AbstractExecutor(ABC):
         self.replica = replica
         setting = Setting(replica.view, replica.seed)
         self.course = definition.courses(setting)(replica.communicator.rank)
+        self._donor = Donor(replica, is_exact=self.is_exact)
         self._has_finished = False
         self.has_ended = False
         """Whether `finish` is over: no other worker can need this one."""
@@ -116,6 +121,16 @@ class AbstractExecutor(ABC):
             epoch = answer.epoch
         return answer if member.settled_view().epoch == epoch else CHANGED
 
+    def come_in(self) -> Decision:
+        """Begin in the present view as a newcomer, which lacks what its members go on from.
+
+        Return what that view was decided with.
+        """
+        member = self.replica.member
+        with member.changed:
+            member.settled_view()
+            return member.decision
+
     def report(self) -> int:
         """Return how far the course is; see `control.Participant`."""
         return self.course.report()
@@ -136,6 +151,10 @@ class AbstractExecutor(ABC):
     def make_state(self, update: Callable[[], None]) -> None:
         """Have the local optimizer's state made by `update`, a step that changes no parameter."""
         update()
+
+    def begin(self) -> None:
+        """Carry out what comes before the first step."""
+        self.carry_out(self.course.begin())
 
     def settle(self) -> None:  # noqa: B027 - most put nothing off
         """Make what `step` has put off, so that parameters and optimizer state are as after it."""

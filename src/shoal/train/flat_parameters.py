@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.carriers import HOST
 from shoal.errors import UsageError
 from shoal.train.known_tensors import KnownBuffers, KnownParameters
 from shoal.train.shared_memory import Stretch, stretches_of, tensors_of
@@ -194,3 +195,8 @@ def constant_parameters(model: nn.Module) -> list[Tensor]:
     """Return the other parameters: integers, truth values, floats of 8 bits."""
     averaged = {id(parameter) for parameter in averaged_parameters(model)}
     return [p for p in model.parameters() if id(p) not in averaged]
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of `tensor` in host memory: its own where they lie there in order."""
+    return tensor.detach().to(HOST).contiguous().view(-1).view(torch.uint8)

@@ -75,7 +75,9 @@ class GradientBuckets:
             raise UsageError("The model has no parameters that require gradients.")
         if any(p.is_complex() for p in self.parameters):
             raise UsageError("all-reduce averages real gradients only; view_as_real gives those.")
-        self._communicator, self._member, self._view = communicator, member, member.view
+        self._communicator, self._member = communicator, member
+        self.view = member.view
+        """The view that the sums of a pass are of."""
         self.num_whole = 0
         """The number of passes of which this worker has had all sums."""
         self._wanted = 0
@@ -98,6 +100,8 @@ class GradientBuckets:
         """Set False while gradients only accumulate locally."""
         self.on_started: Callable[[], None] | None = None
         """What the end of backward calls instead of waiting."""
+        self.at_border: Callable[[], None] = _nothing
+        """What is called before the first sum in a view, when all that came before is there."""
         self._order = ForwardOrder(model)
         self._layers = self._layers_of_buckets()
         self._allocate()
@@ -170,7 +174,7 @@ class GradientBuckets:
                 self._places.take_back()
             if self._order.settle():
                 self._layers = self._layers_of_buckets()
-            self._catch_up()
+            self.catch_up()
             run_after_backward(self._finish_backward)
         if index in self.ready:
             raise UsageError(
@@ -191,7 +195,7 @@ class GradientBuckets:
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
         if self._kept is not None:
             self._kept.keep_own(index, gradient, view)
-        torch.mul(gradient, 1.0 / len(self._view), out=view)
+        torch.mul(gradient, 1.0 / len(self.view), out=view)
         parameter.grad = view
 
     def _start_ready(self) -> None:
@@ -203,7 +207,7 @@ class GradientBuckets:
 
     def _start_next(self) -> None:
         with self._member.changed:
-            self._is_broken |= not self._member.is_in(self._view)
+            self._is_broken |= not self._member.is_in(self.view)
             if self._is_broken:
                 self._started.append(_OVER)
             else:
@@ -253,7 +257,7 @@ class GradientBuckets:
         self.ready = set()
         self._contributes, self._trains = False, trains
         with torch.no_grad():
-            self._catch_up()
+            self.catch_up()
             self._start_rest()
             self._land_all()
         return round(self._training.item())
@@ -270,7 +274,7 @@ class GradientBuckets:
             else:
                 self.views[index].zero_()
         if contributes:
-            self.statistics.contribute(len(self._view))
+            self.statistics.contribute(len(self.view))
         else:
             self.statistics.contribute_nothing()
         self._contributors.fill_(1.0 if contributes else 0.0)
@@ -299,23 +303,23 @@ class GradientBuckets:
         """Have all sums of this pass here, in whichever view they are made."""
         while True:
             with suppress(ViewChanging):
-                with self._member.acting_in(self._view):
+                with self._member.acting_in(self.view):
                     self._await_all()
                 with self._member.changed:
-                    if self._member.is_in(self._view):
+                    if self._member.is_in(self.view):
                         self.num_whole += 1
                         kept.keep_sum()
                         return
-            if self._catch_up():
+            if self.catch_up():
                 kept.take_last()
                 self._started, self._apart_started = [_OVER] * len(self.layout), []
                 return
             self._started, self._apart_started, self._is_broken = [], [], False
             for index in self.ready:
-                torch.mul(kept.own(index), 1.0 / len(self._view), out=self.views[index])
+                torch.mul(kept.own(index), 1.0 / len(self.view), out=self.views[index])
             self._start_rest()
 
-    def _catch_up(self) -> bool:
+    def catch_up(self) -> bool:
         """Begin in the present view; return whether the sums of this pass came from a member.
 
         If they did, they are of the view before, in which all members brought their part.
@@ -339,8 +343,9 @@ class GradientBuckets:
                 if self.num_whole < self._wanted:
                     self.num_whole = self._wanted
                     return True
-                self._view = view
-                return False
+                self.view = view
+            self.at_border()
+            return False
 
     def _await_all(self) -> None:
         if self._is_broken:
@@ -349,7 +354,7 @@ class GradientBuckets:
             work.wait()
 
     def _exchange(self) -> AbstractContextManager[None]:
-        members = self._view.members
+        members = self.view.members
         return self._stopwatch.span(SpanKind.EXCHANGE, members, "every worker, every step")
 
     def land(self, numbers: Iterable[int], *, publish: bool = True) -> None:
@@ -385,8 +390,8 @@ class GradientBuckets:
     def _read_trailer(self) -> None:
         """Note how sums are to be corrected for workers with nothing to give; take statistics."""
         contributors = float(self._contributors.item())
-        if contributors and contributors != len(self._view):
-            self._factor = len(self._view) / contributors
+        if contributors and contributors != len(self.view):
+            self._factor = len(self.view) / contributors
         if contributors:
             self.statistics.take(self._factor)
         self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
@@ -398,7 +403,7 @@ class GradientBuckets:
         """
         if not self._is_passing or is_in_backward():
             return
-        if self._started and len(self._view) > 1:
+        if self._started and len(self.view) > 1:
             raise UsageError(
                 "The last backward pass failed after part of its gradients had gone to the other"
                 " workers, who wait for the rest: restart from a checkpoint."
@@ -432,6 +437,10 @@ class GradientBuckets:
         self._order.settle()
         for hook in self._hooks:
             hook.remove()
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Over:

@@ -69,6 +69,7 @@ class MeansExecutor(AbstractExecutor):
         self._awaited: AwaitedPieces | None = None
         self._early: EarlyMeans | None = None
         self._groups: GroupRequests | None = None
+        self._came_later = replica.member.is_newcomer
         if definition.average_state:
             self._state = AveragedState(replica.optimizer)
         if definition.is_delayed and len(self.view) > 1:
@@ -83,10 +84,10 @@ class MeansExecutor(AbstractExecutor):
                     replica.flat.before_access = self.settle
         if definition.scale_adam:
             check_scalable(replica.optimizer)
-        self.carry_out(self.course.begin())
 
     def do(self, act: Act) -> object:
-        """Carry out one act in the training thread."""
+        """Carry out one act in the training thread; before any, newcomers get what they lack."""
+        self._donor.hand_on(self)
         match act:
             case Update():
                 self.update()
@@ -105,15 +106,19 @@ class MeansExecutor(AbstractExecutor):
                 if self._delayed is not None:
                     self._delayed.take_in(wait=act.wait)
             case JoinGroups():
-                if self._groups is None:
-                    self._groups = GroupRequests(self.replica, act.config)
-                self._groups.meet()
+                self._join_groups(act)
             case LeaveGroups():
                 assert self._groups is not None
                 self._groups.leave(self._definition.interval)
             case _:
                 raise TypeError(act)
         return None
+
+    def _join_groups(self, act: JoinGroups) -> None:
+        if self._groups is None:
+            self._groups = GroupRequests(self.replica, act.config)
+        if not self._came_later:
+            self._groups.meet()
 
     def update(self) -> None:
         """Apply the local update, after the last mean of all parameters is there."""

@@ -22,6 +22,7 @@ from shoal.train.bare_steps import BareSteps
 from shoal.train.consensus import average_model
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
+from shoal.train.handing_on import take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.transport_samples import TransportSampler
@@ -147,8 +148,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 },
                 model=fingerprint_model(model, optimizer),
             )
+            is_newcomer = session.become_member(name)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
-            self.flat = _begin_alike(model, self._communicator)
+            self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
             self.replica = Replica(
                 model=model,
                 optimizer=optimizer,
@@ -168,13 +170,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
             self._synchronizer = make_executor(strategy, self.replica)
             session.member.enter(name, self._synchronizer)
+            self._num_steps = 0
+            if is_newcomer:
+                self._num_steps = self.stopwatch.step = take_over(self.replica, self._synchronizer)
+                self._synchronizer.begin()
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._remark_log = RemarkLog(name, self.remarks)
-        self._num_steps = self._num_averages = 0
+        self._num_averages = 0
         what = name, strategy.word, transport, strategy.options(), self.flat.num_parameters
         _log.info("%s: sync=%r over %s, options %s, %d parameters", *what)
 
@@ -198,6 +204,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def strategy(self) -> AbstractDefinition:
         """The strategy that synchronizes, with its options."""
         return self._definition
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps that the model has behind it here.
+
+        A worker that has joined a job that runs begins with that of the worker whose model it got.
+        """
+        return self._num_steps
 
     def transport_stats(self) -> TransportStats | None:
         """Return what the transport has done so far; None over gloo, which does not tell.
@@ -403,8 +417,13 @@ def _strategy(
     return strategy
 
 
-def _begin_alike(model: nn.Module, communicator: Communicator) -> FlatParameters:
-    """Return the flat tensors of `model`, which becomes rank 0's on every worker; collective."""
+def _begin_alike(model: nn.Module, communicator: Communicator | None) -> FlatParameters:
+    """Return the flat tensors of `model`, which becomes rank 0's on every worker; collective.
+
+    Without a communicator it stays as it is.
+    """
+    if communicator is None:
+        return FlatParameters(model)
     broadcast_buffers(model, communicator)
     flat = FlatParameters(model)
     for buffer in flat.buffers:

@@ -7,6 +7,7 @@ the waits and updates are put off layer by layer (`train.layerwise_updates`).
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -18,6 +19,7 @@ from shoal.strategies import Act, Adopt, SumGradients, Summed, Update
 from shoal.train.agreement import Agreement
 from shoal.train.executor import AbstractExecutor
 from shoal.train.gradient_buckets import GradientBuckets
+from shoal.train.handing_on import held
 from shoal.train.layerwise_updates import LayerwiseUpdates
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shoal.membership import View
+    from shoal.membership import Decision, View
     from shoal.strategies import AllReduce
     from shoal.train.replica import Replica
 
@@ -67,9 +69,34 @@ class SumsExecutor(AbstractExecutor):
                 self._buckets, replica.optimizer, replica.model, replica.stepping
             )
             replica.flat.before_access = self._layerwise.settle
-        self.carry_out(self.course.begin())
+        self._buffers = [] if replica.member.is_fixed else held(replica.model.buffers())
+        self._at_border = [buffer.detach().clone() for buffer in self._buffers]
+        self._buckets.at_border = partial(self._donor.hand_on, self, self._at_border)
+
+    is_exact = True
 
     own_acts = (*AbstractExecutor.own_acts, SumGradients, Adopt)
+
+    def come_in(self) -> Decision:
+        """Begin in the present view, with the last sums if not all of its members have them."""
+        while True:
+            while self._buckets.catch_up():
+                pass
+            decision = super().come_in()
+            if decision.view.epoch == self._buckets.view.epoch:
+                return decision
+
+    def begin(self) -> None:
+        """Note what all have alike before the first step."""
+        super().begin()
+        self._buckets.statistics.note_alike()
+        self._note_border()
+
+    def _note_border(self) -> None:
+        """Keep the buffers as they are between two steps: the next forward pass changes them."""
+        with torch.no_grad():
+            for kept, buffer in zip(self._at_border, self._buffers, strict=True):
+                kept.copy_(buffer)
 
     def report(self) -> int:
         """Return the number of passes of which this worker has had all sums."""
@@ -116,6 +143,7 @@ class SumsExecutor(AbstractExecutor):
             self._layerwise.step(self._update)
         else:
             self._update()
+        self._note_border()
         self.replica.count(f"group_size.{len(self.view)}")
 
     def settle(self) -> None:

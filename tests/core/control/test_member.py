@@ -39,7 +39,7 @@ def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
     member = Member(OLD, deadline_s, is_fixed=False)
     member.is_ready = True
     member.fence = lambda proposal: log.append(("fence", proposal.number))
-    member.unfence = lambda view: log.append(("unfence", view.epoch))
+    member.unfence = lambda decision: log.append(("unfence", decision.view.epoch))
     member.enter("run", Training(log))
     return member
 

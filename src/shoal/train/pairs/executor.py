@@ -44,7 +44,6 @@ class PairsExecutor(AbstractExecutor):
         self._channels = Channels(*reserve_channels(communicator)[:3])
         self._active: ActiveSide | None = None
         self._passive: PassiveSide | None = None
-        self.carry_out(self.course.begin())
 
     def check(self) -> None:
         """Raise what the threads failed with, if they did."""

@@ -107,7 +107,6 @@ class ServersExecutor(AbstractExecutor):
             self._early = EarlyGradients(self._parameters, self._outbox.members, self._push_early)
         self._host.start()
         self.use = ModelUse(replica.model)
-        self.carry_out(self.course.begin())
 
     def _request_words(self) -> RequestWords:
         return RequestWords.allocate(len(self._parameters), len(self._hyperparameters))

@@ -1,0 +1,148 @@
+"""Where a job that runs is found by whoever comes to join it: addresses, or a file of rank 0's.
+
+Owns what SHOAL_JOB may say, the file that rank 0 writes for it, and the question whether a job runs
+where it points. A file holds the job's key as well, and only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import zmq
+
+from shoal.control.connection import Connection
+from shoal.control.key import JobKey
+from shoal.control.messages import Dump, DumpRequest, WorkerState
+from shoal.control.server_socket import resolve
+from shoal.control.waiting import wait_for
+from shoal.decoding import decode_json
+from shoal.errors import DeadlineExceeded, ResourceError, UsageError, WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CALL_S: Final = 2.0
+"""How long a host may take to answer a call: it is asked before a job begins, too."""
+
+VARIABLE: Final = "SHOAL_JOB"
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What rank 0 leaves for those who come later."""
+
+    endpoint: str
+    key: str = ""
+    """The job's key; nothing if everybody was given it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """The control plane of a job that runs, and the key that it takes."""
+
+    endpoint: str
+    key: JobKey
+
+
+def find_running_job(environment: Mapping[str, str], job_key: str | None) -> RunningJob | None:
+    """Return the job that runs where SHOAL_JOB points; None if there is none, or it says nothing.
+
+    Raises `UsageError` if it cannot be understood or a key is missing, `MismatchError` for another
+    key than the job's.
+    """
+    text = environment.get(VARIABLE, "")
+    if "/" in text:
+        with suppress(FileNotFoundError):
+            return job_of(Path(text).read_bytes(), job_key)
+        return None
+    addresses = _addresses(text)
+    if addresses and not job_key:
+        message = (
+            f"{VARIABLE} gives addresses, so every worker needs the job's key: set SHOAL_JOB_KEY to"
+            " the same random text of at least 16 characters, or let it name a file."
+        )
+        raise UsageError(message)
+    for host, port in addresses:
+        found = _if_it_runs(host, port, JobKey(job_key or ""))
+        if found is not None:
+            return found
+    return None
+
+
+def job_of(note: bytes, job_key: str | None) -> RunningJob | None:
+    """Return the job that a `note` points to, if it runs."""
+    fault = f"What {VARIABLE} names is no file of Shoal's"
+    told = decode_json(note, _Note, fault, raises=UsageError)
+    host, _, port = told.endpoint.removeprefix("tcp://").rpartition(":")
+    return _if_it_runs(host.strip("[]"), int(port), JobKey(job_key or told.key))
+
+
+def note_of(endpoint: str, key: JobKey, *, is_given: bool) -> bytes:
+    """Return the note that points to a job; with its key, unless everybody `is_given` that."""
+    return msgspec.json.encode(_Note(endpoint, "" if is_given else key.reveal()))
+
+
+def leave_note(environment: Mapping[str, str], note: bytes) -> None:
+    """Write a job's note where SHOAL_JOB names a file. Raises `ResourceError`."""
+    text = environment.get(VARIABLE, "")
+    if "/" not in text:
+        return
+    path = Path(text)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        fresh.touch(0o600)
+        fresh.write_bytes(note)
+        fresh.replace(path)
+    except OSError as error:
+        message = f"{VARIABLE}={text} cannot be written: {error.strerror}."
+        raise ResourceError(message) from error
+
+
+def wanted_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return where a job that begins is to be found: the first address that SHOAL_JOB gives."""
+    text = environment.get(VARIABLE, "")
+    return next(iter(_addresses(text)), None) if "/" not in text else None
+
+
+def _addresses(text: str) -> list[tuple[str, int]]:
+    found = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            message = (
+                f"{VARIABLE} is a list of addresses (host:port,host:port) or the path of a file"
+                f" (with a slash in it), not {text!r}."
+            )
+            raise UsageError(message)
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _if_it_runs(host: str, port: int, key: JobKey) -> RunningJob | None:
+    """Return the job whose control plane is at an address, if any is and it has workers."""
+    try:
+        address = resolve(host)
+        socket.create_connection((address, port), timeout=_CALL_S).close()
+    except (OSError, ResourceError):
+        return None
+    shown = f"[{address}]" if ":" in address else address
+    endpoint = f"tcp://{shown}:{port}"
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    connection = Connection(context, endpoint, key)
+    try:
+        connection.send(DumpRequest())
+        dump = wait_for(connection, Dump, _CALL_S, "The control plane does not answer.")
+    except (DeadlineExceeded, WorkerLost):
+        return None
+    finally:
+        connection.close(0)
+        context.term()
+    states = {each.state for each in dump.workers}
+    # Where some have finished, the others are about to: their processes may begin another job here.
+    runs = WorkerState.ALIVE in states and WorkerState.FINISHED not in states
+    return RunningJob(endpoint, key) if runs and dump.lost is None else None
