@@ -26,7 +26,7 @@ import torch
 from shoal.carriers import HOST, STATE_CHANNEL
 from shoal.control import name_ranks
 from shoal.decoding import decode_msgpack
-from shoal.errors import DeadlineExceeded, MismatchError, ShoalError, ViewChanging
+from shoal.errors import DeadlineExceeded, MismatchError, ShoalError, ViewChanging, WorkerLost
 from shoal.train.flat_parameters import bytes_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _POLL_S: Final = 0.002
 _ALIGNED: Final = 16
 """Tensors begin at multiples of so many bytes, as every type wants it."""
 _BLOCK_BYTES: Final = 1 << 20
+_NOBODY: Final = "All who had a model were lost before one handed it on to this newcomer."
 _GIVEN, _DIGESTS = "given", "digests"
 
 
@@ -121,6 +122,8 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
     while True:
         with suppress(ViewChanging):
             decision = executor.come_in()
+            if not decision.reports:
+                raise WorkerLost(_NOBODY)
             with member.acting_in(decision.view):
                 given, packed = _receive(replica, decision)
                 _check(replica, decision, given, packed, is_exact=executor.is_exact)

@@ -37,7 +37,10 @@ def test_nobody_waits_for_ever_and_exact_models_are_equal(family: str) -> None:
     ("family", "rule"),
     [
         ("sums", "settling"),
+        ("sums", "saying that one lacks all"),
         ("scheduled", "an agreed round"),
+        ("scheduled", "saying that one lacks all"),
+        ("generated", "saying that one lacks all"),
         ("generated", "the epoch of an assignment"),
         ("pairs", "telling who waits"),
         ("servers, bsp", "throwing half a sum away"),

@@ -42,6 +42,7 @@ WITHOUT = (
     "what weights hold",
     "what members have pulled",
     "a clock from the reports",
+    "saying that one lacks all",
 )
 COMPUTE = "compute"
 TRAINING = "training"
@@ -67,6 +68,8 @@ class Worker:
     running: dict[str, Running] = field(default_factory=dict)
     epoch: int = -1
     """The epoch of the view that it has installed."""
+    has_begun: bool = False
+    """Whether it has what a view goes on from; a member hands that on to a newcomer."""
     is_alive: bool = True
     is_cut_off: bool = False
     """Declared lost, but going on in its old view."""
@@ -89,6 +92,9 @@ class Worker:
 
 class History:
     """One job from its beginning to its end, under one seed."""
+
+    hands_on_later = True
+    """Whether a newcomer gets what it lacks some time after the view with it begins."""
 
     def __init__(self, definition: AbstractDefinition, seed: int, without: str = "") -> None:
         assert without in WITHOUT
@@ -158,7 +164,7 @@ class History:
         return "no end"
 
     def enter(self, worker: Worker, course: Any, steps: int) -> None:
-        worker.course, worker.steps_left = course, steps
+        worker.course, worker.steps_left, worker.has_begun = course, steps, True
         worker.running = {"main": Running(self.program(worker))}
         for act in course.begin():
             assert isinstance(act, AnswerPairs | JoinGroups)
@@ -208,7 +214,17 @@ class History:
                 is_member = worker.rank in self.view.members
                 if is_member and worker.epoch < self.view.epoch and worker.is_well:
                     found.append(("install", worker))
+                if is_member and self._can_be_given(worker):
+                    found.append(("hand_on", worker))
         return found
+
+    def _can_be_given(self, worker: Worker) -> bool:
+        """Return whether a member that is furthest can hand on what `worker` lacks."""
+        rounds = self.decision.rounds_of(TRAINING)
+        if worker.has_begun or worker.rank not in self.decision.newcomers or not rounds:
+            return False
+        donor = self.workers[max(rounds, key=lambda rank: rounds[rank])]
+        return donor.is_well and worker.epoch == donor.epoch == self.view.epoch
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -281,8 +297,8 @@ class History:
         """Fence, and report."""
         worker.is_frozen = True
         self.reported.add(worker.rank)
-        said = None
-        if worker.epoch >= 0:
+        said = Report() if self.without == "saying that one lacks all" else None
+        if worker.has_begun:
             said = Report(
                 {TRAINING: worker.course.report()},
                 is_ending=worker.steps_left <= 0,
@@ -303,13 +319,12 @@ class History:
                     self.decided()
 
     def install(self, worker: Worker) -> None:
-        is_fresh, worker.epoch, worker.is_frozen = worker.epoch < 0, self.view.epoch, False
-        if is_fresh:
-            course = self.definition.courses(Setting(self.view, seed=1))(worker.rank)
-            donors = [self.workers[rank] for rank in self.decision.reports]
-            steps = max([1, *(donor.steps_left for donor in donors)])
-            self.enter(worker, course, steps)
-            self.installed(worker, is_fresh=True)
+        worker.epoch, worker.is_frozen = self.view.epoch, False
+        if not worker.has_begun:
+            if not self.decision.reports:
+                worker.has_left = True  # nobody is left who has a model
+            elif not self.hands_on_later:
+                self.hand_on(worker)
             return
         own_round = worker.course.report()
         worker.course.on_view(self.view)
@@ -327,6 +342,13 @@ class History:
             ):
                 continue
             self.go_on(worker, name, CHANGED)
+
+    def hand_on(self, worker: Worker) -> None:
+        """Let a newcomer begin with what a member hands on."""
+        course = self.definition.courses(Setting(self.view, seed=1))(worker.rank)
+        donors = [self.workers[rank] for rank in self.decision.reports]
+        self.enter(worker, course, max([1, *(donor.steps_left for donor in donors)]))
+        self.installed(worker, is_fresh=True)
 
     def outlives(self, running: Running) -> bool:
         """Return whether the pending act goes on in the new view."""

@@ -73,6 +73,8 @@ class Seat:
 class ServersHistory(History):
     """Pushes to shards that real machines serve, and pulls."""
 
+    hands_on_later = False
+
     def prepare(self, view: View) -> None:
         self.rule = self.definition.rule
         self.num_shards = len(view)

@@ -88,6 +88,7 @@ class SumsHistory(History):
         """Settle: what a member has of a sum, or of the end, all of them get."""
         self.settled = {}
         old = [self.workers[rank] for rank in self.decision.reports]
+        old = [worker for worker in old if worker.has_begun]
         for worker in old:
             number = worker.course.num_sums
             self.settled |= {(number, bucket): value for bucket, value in worker.has.items()}
