@@ -1,8 +1,9 @@
-"""Workers that join a job while the others train, and what all of them compute then."""
+"""Workers that join a job while the others train: what all of them compute, whoever fails when."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from hashlib import blake2b
@@ -14,114 +15,406 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.session import current_session
+from shoal.carriers import STATE_CHANNEL, TransportCommunicator
+from shoal.session.session import Session
+from shoal.session.ways import Ways
+from shoal.train import optimizer as optimizer_module
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from worker_processes import RunWorkers
 
-DEADLINE_S = 12.0
+DEADLINE_S = 16.0
 SIZE, VICTIM = 3, 2
 DIES_AT = 5
 STEPS_TOGETHER = 12
-"""Steps that everybody makes in a view with the newcomer."""
-SYNCS = ("all-reduce", "ds-sync", "ripples")
+"""Steps that everybody makes with whoever comes."""
+SYNCS = ("all-reduce", "ds-sync", "ripples-static", "hierarchical-sgd", "local-sgd", "ripples")
+SYNCS += ("ripples-random", "ds-sync, next-forward", "ds-sync, next-steps")
+SYNCS += ("ripples, next-forward", "ripples, next-steps")
 
 
-def named(sync: str) -> dict[str, Any]:
-    """Return the strategy and what it hides behind, if that is named after a comma."""
-    word, *overlap = sync.split(", ")
-    return {"sync": word, "overlap": overlap[0] if overlap else None}
+class Job:
+    """What the workers of one test know of each other: files in a folder."""
 
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.rank = int(os.environ["RANK"])
+        self.is_late = self.rank >= SIZE
 
-def await_file(path: Path) -> None:
-    """Wait until somebody has made a file."""
-    end = time.monotonic() + DEADLINE_S
-    while not path.exists():
-        assert time.monotonic() < end, path
-        time.sleep(0.005)
+    def note(self, name: str, text: str = "") -> None:
+        """Let all know something."""
+        fresh = self.folder / f"{name}.{os.getpid()}"
+        fresh.write_text(text)
+        fresh.rename(self.folder / name)
 
+    def has(self, name: str) -> bool:
+        """Return whether somebody has noted this."""
+        return (self.folder / name).exists()
 
-def state_of(model: nn.Module) -> str:
-    """Return what tells a model's parameters and buffers from others."""
-    return hash_of(model.state_dict().values())
+    def wait_for(self, name: str) -> str:
+        """Wait until somebody has noted this; return what it says."""
+        end = time.monotonic() + 2 * DEADLINE_S
+        while not self.has(name):
+            assert time.monotonic() < end, name
+            time.sleep(0.005)
+        return (self.folder / name).read_text()
+
+    def die(self) -> None:
+        """End this process now; the note says that the fault has fired."""
+        self.note(f"died {self.rank}")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hash_of(tensors: Iterable[torch.Tensor]) -> str:
+    """Return what tells tensors from others."""
     values = [each.detach().numpy().tobytes() for each in tensors]
     return blake2b(b"".join(values), digest_size=8).hexdigest()
 
 
-def training(sync: str) -> tuple[nn.Module, shoal.DistributedOptimizer]:
-    """Return a model with statistics, and an optimizer with state."""
-    torch.manual_seed(current_session().rank)
-    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    inner = torch.optim.Adam(model.parameters(), lr=0.01)
-    return model, shoal.DistributedOptimizer(inner, model, **named(sync))
+class Training:
+    """A model with statistics, an optimizer with state, and what became of them step by step."""
+
+    def __init__(self, session: Session, sync: str, width: int = 4) -> None:
+        self.session = session
+        torch.manual_seed(session.rank)
+        self.model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+        inner = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        word, *overlap = sync.split(", ")
+        self.optimizer = shoal.DistributedOptimizer(
+            inner, self.model, sync=word, overlap=overlap[0] if overlap else None
+        )
+        self.generator = torch.Generator().manual_seed(session.rank)
+        self.first = self.optimizer.num_steps
+        self.states = {self.first: hash_of(self.model.state_dict().values())}
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        data = torch.randn(16, 8, generator=self.generator)
+        self.model(data).square().mean().backward()
+        self.optimizer.step()
+        self.states[self.optimizer.num_steps] = hash_of(self.model.state_dict().values())
+
+    def step_until(self, job: Job, name: str) -> None:
+        """Train until somebody has noted something."""
+        end = time.monotonic() + 2 * DEADLINE_S
+        while not job.has(name):
+            assert time.monotonic() < end, name
+            self.step()
+
+    def finish(self) -> dict[str, Any]:
+        """Train on for a while with everybody, and return what came of it."""
+        for _ in range(STEPS_TOGETHER):
+            self.step()
+        view = self.session.view
+        self.optimizer.finish()
+        self.optimizer.average_model()
+        shoal.shutdown()
+        return {
+            "first": self.first,
+            "states": self.states,
+            "view": view,
+            "model": hash_of(self.model.parameters()),
+        }
 
 
-def step(model: nn.Module, optimizer: shoal.DistributedOptimizer, generator: Any) -> None:
-    optimizer.zero_grad()
-    model(torch.randn(16, 8, generator=generator)).square().mean().backward()
-    optimizer.step()
+def init() -> Session:
+    return shoal.init(deadline_s=DEADLINE_S, min_workers=1)
 
 
-def die_and_come_back(folder: str, sync: str) -> dict[str, Any]:
-    """Train; rank 2 kills itself, and another process takes its place while the others go on."""
-    is_late = int(os.environ["RANK"]) >= SIZE
-    if is_late:
-        await_file(Path(folder, "died"))
+def check_alike(results: list[dict[str, Any]], sync: str = "all-reduce") -> None:
+    """Fail unless all have ended with one model, and made each step alike if that is to be."""
+    assert len({result["model"] for result in results}) == 1
+    if sync != "all-reduce":
+        return
+    numbers = set.union(*(set(result["states"]) for result in results))
+    for number in numbers:
+        found = {result["states"].get(number) for result in results} - {None}
+        assert len(found) == 1, f"models differ after {number} steps"
+
+
+def come_back(folder: str, sync: str) -> dict[str, Any]:
+    """Train; rank 2 dies, and another process takes its place while the others go on."""
+    job = Job(folder)
+    if job.is_late:
+        job.wait_for(f"died {VICTIM}")
         os.environ["RANK"] = str(VICTIM)
-    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
-    model, optimizer = training(sync)
-    first, at_first = optimizer.num_steps, state_of(model)
-    generator = torch.Generator().manual_seed(session.rank)
-    together = 0
-    states = {}
-    while together < STEPS_TOGETHER:
-        if session.rank == VICTIM and not is_late and optimizer.num_steps == DIES_AT:
-            Path(folder, "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        step(model, optimizer, generator)
-        states[optimizer.num_steps] = state_of(model)
-        together += session.view.epoch > 0 and VICTIM in session.view.members
-    view = session.view
-    optimizer.finish()
-    optimizer.average_model()
-    after = hash_of(model.parameters())
-    shoal.shutdown()
-    return {
-        "first": first,
-        "at first": at_first,
-        "states": states,
-        "view": view,
-        "after": after,
-    }
+    session = init()
+    training = Training(session, sync)
+    if job.is_late:
+        job.note("is in")
+    while job.rank == VICTIM:
+        training.step()
+        if training.optimizer.num_steps == DIES_AT:
+            job.die()
+    training.step_until(job, "is in")
+    return training.finish()
 
 
-@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("sync", seldom(SYNCS, often=("all-reduce", "ds-sync", "ripples")))
 def test_a_worker_that_died_comes_back(run_workers: RunWorkers, tmp_path: Path, sync: str) -> None:
     results = run_workers(
-        die_and_come_back,
-        SIZE,
-        str(tmp_path),
-        sync,
-        may_die=(VICTIM,),
-        initialize=False,
-        num_more=1,
+        come_back, SIZE, str(tmp_path), sync, may_die=(VICTIM,), initialize=False, num_more=1
     )
     assert results[VICTIM] is None, "the fault has fired"
     living = [result for result in results if result is not None]
-    assert len(living) == SIZE
-    newcomer = results[SIZE]
-    assert newcomer["first"] >= DIES_AT
+    assert results[SIZE]["first"] >= DIES_AT
     for result in living:
         assert result["view"].members == (0, 1, 2)
         assert result["view"].why == "Rank 2 has joined."
-    assert len({result["after"] for result in living}) == 1
-    if sync == "all-reduce":
-        assert newcomer["at first"] == results[0]["states"][newcomer["first"]]
-        for number, state in newcomer["states"].items():
-            assert state == results[0]["states"].get(number, state)
-            assert state == results[1]["states"].get(number, state)
+    check_alike(living, sync)
+
+
+def find_by_a_file(folder: str) -> dict[str, Any]:
+    """Train; rank 0 dies, whose store and whose control plane's file newcomers would look into."""
+    job = Job(folder)
+    os.environ["SHOAL_JOB"] = f"{folder}/job"
+    if job.is_late:
+        job.wait_for("died 0")
+        os.environ["MASTER_PORT"] = "1"  # nobody is there any more
+        if job.rank == SIZE:
+            os.environ["RANK"] = "0"
+        else:
+            del os.environ["RANK"], os.environ["WORLD_SIZE"]
+            job.wait_for("3 is in")
+    session = init()
+    training = Training(session, "all-reduce")
+    if job.is_late:
+        job.note(f"{job.rank} is in")
+    while job.rank == 0:
+        training.step()
+        if training.optimizer.num_steps == DIES_AT:
+            job.die()
+    training.step_until(job, "3 is in")
+    training.step_until(job, "4 is in")
+    return {"rank": session.rank, **training.finish()}
+
+
+def test_a_job_is_found_when_rank_0_is_gone(run_workers: RunWorkers, tmp_path: Path) -> None:
+    results = run_workers(
+        find_by_a_file, SIZE, str(tmp_path), may_die=(0,), initialize=False, num_more=2
+    )
+    assert results[0] is None, "the fault has fired"
+    living = results[1:]
+    assert [result["rank"] for result in living] == [1, 2, 0, 3], "who names none gets one"
+    assert all(result["view"].members == (0, 1, 2, 3) for result in living)
+    check_alike(living)
+
+
+def lose_the_donor(folder: str, sync: str) -> dict[str, Any]:
+    """Train; the first worker that hands its state on to a newcomer dies while it does."""
+    job = Job(folder)
+    if job.is_late:
+        job.wait_for("all train")
+    else:
+        send = TransportCommunicator.send
+
+        def dying(self: Any, *arguments: Any, channel: int, **options: Any) -> Any:
+            if channel == STATE_CHANNEL and not job.has("a donor died"):
+                job.note("a donor died")
+                job.die()
+            return send(self, *arguments, channel=channel, **options)
+
+        TransportCommunicator.send = dying  # type: ignore[method-assign, assignment]
+    session = init()
+    training = Training(session, sync)
+    if job.is_late:
+        job.note("is in")
+    elif job.rank == 0:
+        for _ in range(DIES_AT):
+            training.step()
+        job.note("all train")
+    training.step_until(job, "is in")
+    return training.finish()
+
+
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync"], often=["all-reduce"]))
+def test_another_donor_takes_over(run_workers: RunWorkers, tmp_path: Path, sync: str) -> None:
+    results = run_workers(
+        lose_the_donor,
+        SIZE,
+        str(tmp_path),
+        sync,
+        may_die=tuple(range(SIZE)),
+        initialize=False,
+        num_more=1,
+    )
+    living = [rank for rank in range(SIZE + 1) if results[rank] is not None]
+    assert len(living) == SIZE, "the fault has fired"
+    assert SIZE in living
+    assert all(results[rank]["view"].members == tuple(living) for rank in living)
+    check_alike([results[rank] for rank in living], sync)
+
+
+PHASES = ("arrived", "prepared", "is a member", "has the state", "first backward")
+
+
+def lose_the_newcomer(folder: str, sync: str, phase: str) -> dict[str, Any]:
+    """Train; a newcomer dies on its way in."""
+    job = Job(folder)
+    if job.is_late:
+        job.wait_for("all train")
+    session = init()
+    if job.is_late:
+        _die_in(phase, job)
+        training = Training(session, sync)
+        training.model(torch.randn(16, 8)).square().mean().backward()
+        job.die()
+    training = Training(session, sync)
+    if job.rank == 0:
+        for _ in range(DIES_AT):
+            training.step()
+        job.note("all train")
+    training.step_until(job, f"died {SIZE}")
+    return training.finish()
+
+
+def _die_in(phase: str, job: Job) -> None:
+    """Let a newcomer die when it comes to `phase`."""
+    match phase:
+        case "arrived":
+            job.die()
+        case "prepared":
+            Ways.take = lambda *_: job.die()  # type: ignore[method-assign, assignment, return-value]
+        case "is a member":
+            become_member = Session.become_member
+
+            def dying(session: Session, training: str) -> bool:
+                become_member(session, training)
+                job.die()
+                return True
+
+            Session.become_member = dying  # type: ignore[method-assign]
+        case "has the state":
+            take_over = optimizer_module.take_over
+
+            def dying_late(*arguments: Any) -> int:
+                steps = take_over(*arguments)
+                job.die()
+                return steps
+
+            optimizer_module.take_over = dying_late
+
+
+@pytest.mark.parametrize(
+    ("sync", "phase"),
+    seldom(
+        [(sync, phase) for sync in ("all-reduce", "ds-sync", "ripples") for phase in PHASES],
+        often=[
+            ("all-reduce", "prepared"),
+            ("ds-sync", "is a member"),
+            ("ripples", "has the state"),
+        ],
+    ),
+)
+def test_nobody_waits_for_a_newcomer_that_dies(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str
+) -> None:
+    results = run_workers(
+        lose_the_newcomer,
+        SIZE,
+        str(tmp_path),
+        sync,
+        phase,
+        may_die=(SIZE,),
+        initialize=False,
+        num_more=1,
+    )
+    assert results[SIZE] is None
+    assert Path(tmp_path, f"died {SIZE}").exists(), "the fault has fired"
+    check_alike(results[:SIZE], sync)
+    if phase == "arrived":
+        assert all(result["view"].epoch == 0 for result in results[:SIZE]), "nobody was disturbed"
+
+
+def refuse(folder: str, how: str) -> dict[str, Any] | str:
+    """Train; a newcomer comes that does not fit, and says what it was told."""
+    job = Job(folder)
+    if job.is_late:
+        job.wait_for("all train")
+        if how == "taken":
+            os.environ["RANK"] = "1"
+        if how == "key":
+            os.environ["SHOAL_JOB_KEY"] = "another key than the job's"
+        try:
+            session = init()
+            sync = "local-sgd" if how == "strategy" else "all-reduce"
+            Training(session, sync, width=5 if how == "model" else 4)
+        except shoal.ShoalError as error:
+            job.note("was refused")
+            shoal.shutdown()
+            return f"{type(error).__name__}: {error}"
+        raise AssertionError("it was taken in")
+    session = init()
+    training = Training(session, "all-reduce")
+    if job.rank == 0:
+        for _ in range(DIES_AT):
+            training.step()
+        job.note("all train")
+    if job.rank == 1 and how == "diverged":
+        with torch.no_grad():
+            training.model[0].weight.add_(0.25)  # type: ignore[operator]  # a slip of the user's
+    training.step_until(job, "was refused")
+    return training.finish()
+
+
+REFUSALS = {
+    "model": r"MismatchError: This worker does not fit the job that it came to join\. Rank 3 ",
+    "strategy": r"MismatchError: This worker does not fit the job that it came to join\. Rank 3 ",
+    "key": r"MismatchError: .* has another job key",
+    "taken": r"MismatchError: Rank 1 takes part already",
+    "diverged": r"MismatchError: Rank 1 and rank 0 differ in the model or the optimizer's state",
+}
+
+
+@pytest.mark.parametrize("how", seldom(REFUSALS, often=("model", "diverged")))
+def test_who_does_not_fit_is_told_and_nobody_else(
+    run_workers: RunWorkers, tmp_path: Path, how: str
+) -> None:
+    results = run_workers(refuse, SIZE, str(tmp_path), how, initialize=False, num_more=1)
+    assert re.match(REFUSALS[how], results[SIZE]), results[SIZE]
+    assert all(result["view"].members == (0, 1, 2) for result in results[:SIZE])
+    if how != "diverged":
+        assert all(result["view"].epoch == 0 for result in results[:SIZE]), "nobody was disturbed"
+        check_alike(results[:SIZE])
+
+
+def freeze(folder: str, sync: str) -> dict[str, Any]:
+    """Train; rank 2 stands still until the others have gone on without it, and joins again."""
+    job = Job(folder)
+    session = init()
+    training = Training(session, sync)
+    if job.rank == VICTIM:
+        for _ in range(DIES_AT):
+            training.step()
+        job.note("frozen", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(shoal.WorkerLost, match="That is this worker") as caught:
+            training.step_until(job, "never")
+        assert caught.value.rank == VICTIM
+        shoal.shutdown()
+        session = init()
+        training = Training(session, sync)
+        job.note("is in")
+    else:
+        training.step_until(job, "frozen")
+        while VICTIM in session.view.members:
+            training.step()
+        for _ in range(DIES_AT):
+            training.step()
+        if job.rank == 0:
+            os.kill(int(job.wait_for("frozen")), signal.SIGCONT)
+        training.step_until(job, "is in")
+    return training.finish()
+
+
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync"], often=["all-reduce"]))
+def test_a_worker_that_stood_still_hears_that_it_is_out_and_joins_again(
+    run_workers: RunWorkers, tmp_path: Path, sync: str
+) -> None:
+    results = run_workers(freeze, SIZE, str(tmp_path), sync, initialize=False)
+    assert all(result["view"].members == (0, 1, 2) for result in results)
+    assert all(result["view"].epoch >= 2 for result in results), "the fault has fired"
+    check_alike(results, sync)

@@ -96,11 +96,13 @@ class GroupRun:
 
     def remove(self, rank: int, now_ns: int) -> list[Answer]:
         """Let `rank` out if it is in; its own request is dropped."""
-        return self.remove_together([rank], now_ns)
+        return self._remove([rank] if rank in self._joined else [], now_ns)
 
-    def remove_together(self, ranks: Collection[int], now_ns: int) -> list[Answer]:
-        """Let those of `ranks` out that are in, so that no answer names any of them."""
-        leaving = [rank for rank in ranks if rank in self._joined]
+    def keep(self, members: Collection[int], now_ns: int) -> list[Answer]:
+        """Let all but `members` out, so that no answer names any of the others."""
+        return self._remove([rank for rank in self._joined if rank not in members], now_ns)
+
+    def _remove(self, leaving: Collection[int], now_ns: int) -> list[Answer]:
         for rank in leaving:
             self._left[rank] = self._joined.pop(rank)
             self._pending.pop(rank, None)

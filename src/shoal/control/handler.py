@@ -358,8 +358,7 @@ class ControlHandler:
         answers: list[Answer] = []
         for run in self._runs.values():
             run.epoch = view.epoch
-            gone = sorted(self._liveness.lost() - set(view.members))
-            answers += run.remove_together(gone, now_ns)
+            answers += run.keep(view.members, now_ns)
         self._drop_sessions()
         return answers
 

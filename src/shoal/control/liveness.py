@@ -132,10 +132,6 @@ class Liveness:
         gone = (WorkerState.FINISHED, WorkerState.LEFT)
         return {r for r, w in self._workers.items() if w.state in gone}
 
-    def lost(self) -> set[int]:
-        """Return the ranks that are lost."""
-        return {r for r, w in self._workers.items() if w.state is WorkerState.LOST}
-
     def dump(self, now_ns: int) -> tuple[WorkerDump, ...]:
         """Return every worker's state, in order of rank."""
         return tuple(

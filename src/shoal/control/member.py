@@ -114,8 +114,8 @@ class Member:
         Raises what it is refused with, and `DeadlineExceeded`.
         """
 
-        def is_in() -> bool:
-            return rank in self.view.members and not self.is_fenced
+        def is_in() -> bool:  # not by the view: that may yet have another process as `rank`
+            return rank in self.decision.newcomers and not self.is_fenced
 
         with self.changed:
             self.changed.wait_for(lambda: self._failure or is_in(), self._deadline_s)

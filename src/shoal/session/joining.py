@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -29,9 +29,17 @@ from shoal.control import (
     usual_liveness_timeout_s,
 )
 from shoal.errors import DeadlineExceeded, ResourceError, UsageError
-from shoal.launch import Launch, hosts_of, read_launch, says_hosts
+from shoal.launch import (
+    Launch,
+    hosts_of,
+    rank_asked_for,
+    read_launch,
+    read_master,
+    says_hosts,
+)
 from shoal.session.bounded import within
 from shoal.session.fresh_store import fresh_store
+from shoal.session.log_output import show_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +73,24 @@ class Meeting:
     """The part of torch's store that is this session's."""
 
 
-def join_processes(
+def join_or_find(
+    deadline_s: float, find: Callable[[bytes], RunningJob | None] | None
+) -> RunningJob | None:
+    """Initialize torch.distributed as the launcher says, or return the job that runs there."""
+    try:
+        launch = read_launch()
+    except UsageError:  # no job begins with such a rank, but it may come to one that runs
+        running = None if find is None else _find_in_store(find, deadline_s)
+        if running is None:
+            raise
+        show_log(rank_asked_for() or 0)
+        return running
+    read_master()  # torch does, and would say what is wrong in words of its own
+    show_log(launch.rank)
+    return _join_processes(launch, deadline_s, find)
+
+
+def _join_processes(
     launch: Launch,
     deadline_s: float,
     find: Callable[[bytes], RunningJob | None] | None = None,
@@ -88,8 +113,7 @@ def _initialize(
         "env://", launch.rank, launch.world_size, timeout=timedelta(seconds=deadline_s)
     )
     store, rank, world_size = next(rendezvous)
-    whole = _whole_store(store)
-    if find is not None and whole.check([_NOTE]) and (found := find(whole.get(_NOTE))) is not None:
+    if find is not None and (found := _find_in(_whole_store(store), find)) is not None:
         return found
     dist.init_process_group(
         backend,
@@ -99,6 +123,31 @@ def _initialize(
         timeout=timedelta(seconds=deadline_s),
     )
     return None
+
+
+def _find_in_store(
+    find: Callable[[bytes], RunningJob | None], deadline_s: float
+) -> RunningJob | None:
+    """Return the job that runs at MASTER_ADDR and MASTER_PORT; None if there is none.
+
+    It is for a process that has no part in the job's start.
+    """
+    host, port = read_master()
+
+    def look() -> RunningJob | None:
+        timeout = timedelta(seconds=deadline_s)
+        with suppress(RuntimeError):  # nobody is there
+            store = dist.TCPStore(  # type: ignore[attr-defined]  # as for fresh_store
+                host, port, is_master=False, timeout=timeout
+            )
+            return _find_in(store, find)
+        return None
+
+    return within(_BOUNDS * deadline_s, _SILENT, look)
+
+
+def _find_in(store: Store, find: Callable[[bytes], RunningJob | None]) -> RunningJob | None:
+    return find(store.get(_NOTE)) if store.check([_NOTE]) else None
 
 
 def _whole_store(store: Store) -> Store:

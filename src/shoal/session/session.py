@@ -39,14 +39,14 @@ from shoal.control import (
     wanted_address,
 )
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
-from shoal.launch import Launch, rank_asked_for, read_launch, read_master
+from shoal.launch import Launch, rank_asked_for
 from shoal.membership import View
 from shoal.session.endings import Endings
 from shoal.session.joining import (
     Meeting,
     find_control,
     find_host,
-    join_processes,
+    join_or_find,
     meet,
     new_card,
     own_group,
@@ -394,11 +394,8 @@ def init(
     if running is not None:
         show_log(rank_asked_for() or 0)
     elif is_ours:
-        launch = read_launch()
-        read_master()  # torch does, and would say what is wrong in words of its own
-        show_log(launch.rank)
         find = None if min_workers is None else partial(job_of, job_key=job_key)
-        running = join_processes(launch, deadline_s, find)
+        running = join_or_find(deadline_s, find)
     else:
         show_log(dist.get_rank())
     if running is not None:

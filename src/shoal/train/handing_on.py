@@ -167,10 +167,10 @@ def _check(
         raise MismatchError(message)
     if others := [rank for rank in ranks if said[rank].trained != said[donor].trained]:
         message = (
-            f"The model or the optimizer's state of {name_ranks(others)} is not that of rank"
-            f" {donor}, though this strategy keeps all alike: nobody can say which one to go on"
-            " from. Look for what changes weights outside of optimizer.step() there, and start"
-            " again from a checkpoint."
+            f"{name_ranks(others)} and rank {donor} differ in the model or the optimizer's state,"
+            " though this strategy keeps all alike: nobody can say which one to go on from. Look"
+            " for what changes weights outside of optimizer.step() there, and start again from a"
+            " checkpoint."
         )
         raise MismatchError(message)
 
