@@ -14,6 +14,7 @@ from shoal.control.messages import (
     Arrived,
     Decided,
     Done,
+    Failed,
     Goodbye,
     GroupRequest,
     Heard,
@@ -226,3 +227,16 @@ def test_a_rank_that_came_back_takes_part_in_groups_again() -> None:
     assert refusal(handler.handle(b"ask1", GroupRequest("run", 1, 0), 1))[0] is (
         RefusalKind.NOT_JOINED
     ), "the one that was lost"
+
+
+def test_what_is_said_of_a_lost_worker_is_not_its_successors() -> None:
+    handler = started(3)
+    settle(handler, handler.disconnected(watch(2), 0))
+    arrive(handler, 2)
+    late = Failed(0, 2, "their connection broke.", epoch=0)
+    assert handler.handle(watch(0), late, 1) == [(watch(0), Done())]
+    admitted(handler, 2)
+    assert handler.handle(watch(0), late, 1) == [(watch(0), Done())]
+    assert handler.handle(NEW, Heartbeat(2), 2) == [(NEW, Heard())], "it lives"
+    now = Failed(0, 2, "their connection broke.", epoch=handler.dump(2).view.epoch)
+    assert {type(reply) for _, reply in handler.handle(watch(0), now, 2)} == {Proposed, Done}

@@ -149,7 +149,7 @@ class TransportCommunicator:
         *,
         loss: LossOptions = NO_LOSS,
         algorithm: str = AUTO,
-        on_peer_error: Callable[[int | None, str], None] | None = None,
+        on_peer_error: Callable[[int | None, str, int], None] | None = None,
         grace_s: float = GRACE_S,
         stream: int = 0,
         view: View | None = None,
@@ -415,7 +415,7 @@ class TransportCommunicator:
         if self._engine.error is not None or self.view.epoch != view.epoch:
             return
         assert self._on_peer_error is not None
-        self._on_peer_error(error.rank, "its connection has ended")
+        self._on_peer_error(error.rank, "its connection has ended", view.epoch)
         deadline = time.monotonic() + self._grace_s
         while time.monotonic() < deadline:
             if self._engine.error is not None or self.view.epoch != view.epoch:

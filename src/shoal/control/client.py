@@ -173,13 +173,15 @@ class ControlClient:
         reason, code = ("", 0) if error is None else (str(error)[:_MAX_REASON], error.exit_code)
         self._watcher.post(Prepared(self.rank, number, reason, code), self._deadline_s)
 
-    def report_failure(self, reason: str, culprit: int | None = None) -> bool:
+    def report_failure(self, reason: str, culprit: int | None = None, epoch: int = 0) -> bool:
         """Tell the others that this worker cannot go on, through `culprit` if one is known.
+
+        `epoch` is that of the view in which the culprit has failed.
 
         May be called from any thread. Never raises: the reason it is called for matters more.
         Returns whether the control plane has confirmed, which inside `on_lost` it cannot have yet.
         """
-        message = Failed(self.rank, culprit, reason[:_MAX_REASON])
+        message = Failed(self.rank, culprit, reason[:_MAX_REASON], epoch)
         return self._watcher.post(message, min(self._deadline_s, _CLOSING_S))
 
     def close(self, *, is_finished: bool = True) -> None:

@@ -293,6 +293,9 @@ class ControlHandler:
         if self._lost is not None:
             # Workers that stop because of a loss break connections to workers that are well.
             return [(identity, Done())]
+        is_old = message.epoch < self._membership.view.epoch
+        if not self.is_fixed and (is_old or message.culprit not in self._membership):
+            return [(identity, Done())]  # that one is gone, and another process may be this rank
         sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
         return [*self._lose(Lost(message.culprit, sentence), now_ns), (identity, Done())]
 

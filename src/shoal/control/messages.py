@@ -117,6 +117,8 @@ class Failed(Message, frozen=True):
     rank: RankNumber
     culprit: RankNumber | None
     reason: Reason
+    epoch: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    """The epoch of the view in which the culprit has failed: later another process may be it."""
 
 
 class Reported(Message, frozen=True):

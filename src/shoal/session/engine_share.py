@@ -207,7 +207,7 @@ def share_engine(
 def communicator_over(
     share: EngineShare,
     loss: LossOptions,
-    on_peer_error: Callable[[int | None, str], None] | None = None,
+    on_peer_error: Callable[[int | None, str, int], None] | None = None,
     view: View | None = None,
 ) -> TransportCommunicator:
     """Return a communicator for strategies with conversations of its own; not to be closed itself.

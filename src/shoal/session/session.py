@@ -298,9 +298,10 @@ class Session:
         elif (before := self._share.move_to(engine)) is not None:
             close_aside(before, partial(serve_if_asked, engine))
 
-    def _report_peer(self, rank: int | None, text: str) -> None:
+    def _report_peer(self, rank: int | None, text: str, epoch: int) -> None:
         if rank is not None:
-            self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
+            reason = f"their connection broke ({text})."
+            self.control.report_failure(reason, culprit=rank, epoch=epoch)
 
     def abort_transports(self, error: ShoalError) -> None:
         """Abort all that goes over the transport too, when the communicator is aborted."""

@@ -38,20 +38,13 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.002
 _ALIGNED: Final = 16
-"""Tensors begin at multiples of so many bytes, as every type wants it."""
+"""Small tensors begin at multiples of so many bytes, as every type wants it."""
+_LARGE_BYTES: Final = 1 << 20
+"""The bytes from which a tensor goes by itself."""
 _BLOCK_BYTES: Final = 1 << 20
+"""The bytes of which there is one checksum."""
 _NOBODY: Final = "All who had a model were lost before one handed it on to this newcomer."
 _GIVEN, _DIGESTS = "given", "digests"
-
-
-class _Given(msgspec.Struct, frozen=True):
-    """What a donor says of the bytes that it sends."""
-
-    num_bytes: int
-    num_trained: int
-    """The bytes of parameters and optimizer state, which come first."""
-    skeleton: bytes
-    """The state, with tensors that have shapes and types but no values."""
 
 
 class _Digests(msgspec.Struct, frozen=True):
@@ -88,28 +81,40 @@ class Donor:
         donors = _donors(decision, self._replica.session)
         takers = [taker for taker, donor in donors.items() if donor == own]
         if takers or (donors and self._is_exact):
-            given, packed = _packed(_state_of(self._replica, executor, buffers))
-            arguments = decision, given, packed, takers
-            # Computing need not wait for it: what is sent is a copy.
-            threading.Thread(target=self._send, args=arguments, daemon=True).start()
+            state = _state_of(self._replica, executor, buffers)
+            skeleton, tensors = _taken_apart(state)
+            memory: list[Tensor] = []
+            if takers:
+                memory, tensors = _copied(tensors, all_of_them=not self._is_exact)
+            parts = decision, skeleton, tensors, len(state["buffers"]), memory, takers
+            threading.Thread(target=self._send, args=parts, daemon=True).start()
 
     def _send(
-        self, decision: Decision, given: _Given, packed: Tensor, takers: Sequence[int]
+        self,
+        decision: Decision,
+        skeleton: bytes,
+        tensors: Sequence[Tensor],
+        num_buffers: int,
+        memory: Sequence[Tensor],
+        takers: Sequence[int],
     ) -> None:
         replica, member = self._replica, self._replica.member
         with suppress(ShoalError):  # of a view that is over, or a job: others hear of that
             if takers:
-                self._say(_GIVEN, decision, given)
+                self._say(_GIVEN, decision, skeleton)
             with member.changed:
                 if not member.is_in(decision.view):
                     return
                 send = replica.communicator.send
-                self._sent = [send(packed, each, channel=STATE_CHANNEL) for each in takers]
-            self._say(_DIGESTS, decision, _digests_of(packed, given))
+                self._sent = [
+                    send(each, taker, channel=STATE_CHANNEL) for taker in takers for each in memory
+                ]
+            digests = _digests_of(tensors, num_buffers)
+            self._say(_DIGESTS, decision, msgspec.msgpack.encode(digests))
 
-    def _say(self, what: str, decision: Decision, value: msgspec.Struct) -> None:
+    def _say(self, what: str, decision: Decision, value: bytes) -> None:
         name = _named(self._replica, what, decision, self._replica.communicator.rank)
-        self._replica.facts.set(name, msgspec.msgpack.encode(value))
+        self._replica.facts.set(name, value)
 
 
 def take_over(replica: Replica, executor: AbstractExecutor) -> int:
@@ -125,9 +130,11 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
             if not decision.reports:
                 raise WorkerLost(_NOBODY)
             with member.acting_in(decision.view):
-                given, packed = _receive(replica, decision)
-                _check(replica, decision, given, packed, is_exact=executor.is_exact)
-            steps = _load(replica, executor, _unpacked(given, packed))
+                skeleton, tensors = _receive(replica, decision)
+                num_buffers = len(skeleton["buffers"])
+                digests = _digests_of(tensors, num_buffers)
+                _check(replica, decision, digests, is_exact=executor.is_exact)
+            steps = _load(replica, executor, _put_together(skeleton, tensors))
             with member.changed:
                 if member.is_in(decision.view):
                     member.is_newcomer = False
@@ -142,18 +149,20 @@ def _donors(decision: Decision, training: str) -> dict[int, int]:
     return {rank: furthest[place % len(furthest)] for place, rank in enumerate(newcomers)}
 
 
-def _receive(replica: Replica, decision: Decision) -> tuple[_Given, Tensor]:
+def _receive(replica: Replica, decision: Decision) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return what a donor gives: the state without values, and the tensors that hold these."""
     donor = _donors(decision, replica.session)[replica.communicator.rank]
     (said,) = _await(replica, _GIVEN, decision, [donor])
-    given = decode_msgpack(said, _Given, f"What rank {donor} gives is not understood")
-    packed = torch.empty(given.num_bytes, dtype=torch.uint8, device=HOST)
-    replica.communicator.receive(packed, donor, channel=STATE_CHANNEL).wait()
-    return given, packed
+    skeleton = torch.load(io.BytesIO(said), weights_only=True)
+    _, empty = _taken_apart(skeleton)
+    memory, tensors = _memory_for(empty)
+    receive = replica.communicator.receive
+    for work in [receive(each, donor, channel=STATE_CHANNEL) for each in memory]:
+        work.wait()
+    return skeleton, tensors
 
 
-def _check(
-    replica: Replica, decision: Decision, given: _Given, packed: Tensor, *, is_exact: bool
-) -> None:
+def _check(replica: Replica, decision: Decision, digests: _Digests, *, is_exact: bool) -> None:
     """Raise `MismatchError` unless what came is what the donor has, and all that are to have it."""
     donor = _donors(decision, replica.session)[replica.communicator.rank]
     ranks = sorted(decision.reports) if is_exact else [donor]
@@ -162,7 +171,7 @@ def _check(
         rank: decode_msgpack(each, _Digests, fault)
         for rank, each in zip(ranks, _await(replica, _DIGESTS, decision, ranks), strict=True)
     }
-    if said[donor] != _digests_of(packed, given):
+    if said[donor] != digests:
         message = f"The state that rank {donor} gave to this newcomer was damaged on its way."
         raise MismatchError(message)
     if others := [rank for rank in ranks if said[rank].trained != said[donor].trained]:
@@ -225,8 +234,8 @@ def held(tensors: Iterator[Tensor]) -> list[Tensor]:
     return [each for each in tensors if each.layout == torch.strided and each.numel()]
 
 
-def _packed(state: dict[str, Any]) -> tuple[_Given, Tensor]:
-    """Return a copy of the state: what stays of it without its tensors' values, and those."""
+def _taken_apart(state: dict[str, Any]) -> tuple[bytes, list[Tensor]]:
+    """Return what stays of a state without its tensors' values, and the tensors, buffers last."""
     found: list[Tensor] = []
 
     def take_out(tensor: Tensor) -> Tensor:
@@ -235,40 +244,53 @@ def _packed(state: dict[str, Any]) -> tuple[_Given, Tensor]:
 
     skeleton = io.BytesIO()
     torch.save(_mapped(state, take_out), skeleton)
-    starts = _starts(found)
-    packed = torch.zeros(starts[-1], dtype=torch.uint8, device=HOST)
-    for tensor, start in zip(found, starts, strict=False):
-        values = bytes_of(tensor)
-        packed[start : start + len(values)] = values
-    num_trained = starts[len(found) - len(state["buffers"])]
-    return _Given(len(packed), num_trained, skeleton.getvalue()), packed
+    return skeleton.getvalue(), found
 
 
-def _unpacked(given: _Given, packed: Tensor) -> dict[str, Any]:
-    """Return the state that has been packed."""
-    position = 0
-
-    def put_in(tensor: Tensor) -> Tensor:
-        nonlocal position
-        start, position = position, _end_of(tensor, position)
-        values = packed[start : start + tensor.numel() * tensor.element_size()]
-        return values.view(tensor.dtype).view(tensor.shape).clone()
-
-    state = torch.load(io.BytesIO(given.skeleton), weights_only=True)
-    mapped: dict[str, Any] = _mapped(state, put_in)
-    return mapped
+def _put_together(skeleton: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Return the state that has been taken apart."""
+    rest = iter(tensors)
+    state: dict[str, Any] = _mapped(skeleton, lambda _: next(rest).clone())
+    return state
 
 
-def _starts(tensors: Sequence[Tensor]) -> list[int]:
-    """Return where each tensor begins when they are packed, and where the last one ends."""
-    starts = [0]
-    for tensor in tensors:
-        starts.append(_end_of(tensor, starts[-1]))
-    return starts
+def _copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Return memory that has the values of `tensors`, and the tensors in it.
+
+    Large ones are copied if `all_of_them` are, or if they do not lie in host memory in order.
+    """
+    memory, found = _memory_for(tensors, None if all_of_them else bytes_of)
+    with torch.no_grad():
+        for copy, tensor in zip(found, tensors, strict=True):
+            if copy.data_ptr() != tensor.data_ptr():
+                copy.copy_(tensor)
+    return memory, found
 
 
-def _end_of(tensor: Tensor, start: int) -> int:
-    return start + -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+def _memory_for(
+    tensors: Sequence[Tensor], large: Callable[[Tensor], Tensor] | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return memory, as bytes, for tensors of these shapes and types, and the tensors in it.
+
+    Small ones lie together, and each large one by itself: in fresh memory, or where `large` says.
+    """
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    padded = [-(-size // _ALIGNED) * _ALIGNED if size < _LARGE_BYTES else 0 for size in sizes]
+    together = torch.empty(sum(padded), dtype=torch.uint8, device=HOST)
+    memory, found = [together] if len(together) else [], []
+    start = 0
+    for tensor, size, step in zip(tensors, sizes, padded, strict=True):
+        if step:
+            place = together[start : start + size]
+        elif large is not None:
+            place = large(tensor)
+        else:
+            place = torch.empty(size, dtype=torch.uint8, device=HOST)
+        if not step:
+            memory.append(place)
+        start += step
+        found.append(place.view(tensor.dtype).view(tensor.shape))
+    return memory, found
 
 
 def _mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
@@ -282,17 +304,18 @@ def _mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def _digests_of(packed: Tensor, given: _Given) -> _Digests:
-    trained, buffers = packed.split([given.num_trained, given.num_bytes - given.num_trained])
-    return _Digests(_digest(trained), _digest(buffers))
+def _digests_of(tensors: Sequence[Tensor], num_buffers: int) -> _Digests:
+    num_trained = len(tensors) - num_buffers
+    return _Digests(_digest(tensors[:num_trained]), _digest(tensors[num_trained:]))
 
 
-def _digest(packed: Tensor) -> bytes:
+def _digest(tensors: Sequence[Tensor]) -> bytes:
     """Return what tells these bytes from damaged ones: a checksum of each block, hashed.
 
     It keeps no forger out, but is made at several times the speed of what would.
     """
     found = blake2b(digest_size=16)
-    for block in packed.split(_BLOCK_BYTES):
-        found.update(zlib.crc32(block.numpy()).to_bytes(4))
+    for tensor in tensors:
+        for block in bytes_of(tensor).split(_BLOCK_BYTES):
+            found.update(zlib.crc32(block.numpy()).to_bytes(4))
     return found.digest()
