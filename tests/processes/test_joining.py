@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from hashlib import blake2b
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -418,3 +420,57 @@ def test_a_worker_that_stood_still_hears_that_it_is_out_and_joins_again(
     assert all(result["view"].members == (0, 1, 2) for result in results)
     assert all(result["view"].epoch >= 2 for result in results), "the fault has fired"
     check_alike(results, sync)
+
+
+def come_and_go(folder: str, sync: str, seed: int) -> dict[str, Any]:
+    """Train; workers die at random moments, and for each another process comes, as that rank."""
+    job = Job(folder)
+    chance = Random(f"{seed} {job.rank}")
+    if job.is_late:
+        os.environ["RANK"] = job.wait_for(f"death {job.rank - SIZE}")
+    session = init()
+    training = Training(session, sync)
+    if job.is_late:
+        job.note(f"back {job.rank - SIZE}")
+    turn = job.rank - SIZE + 1 if job.is_late else 0
+    if turn < RETURNS and (job.is_late or job.rank == seed % SIZE):
+        threading.Timer(chance.uniform(0.0, 0.4), _die_as, (job, turn, session.rank)).start()
+        training.step_until(job, "never")
+    training.step_until(job, f"back {RETURNS - 1}")
+    return training.finish()
+
+
+RETURNS = 3
+
+
+def _die_as(job: Job, turn: int, rank: int) -> None:
+    job.note(f"death {turn}", str(rank))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("sync", "seed"),
+    seldom(
+        [(sync, seed) for sync in SYNCS for seed in range(4)],
+        often=[("all-reduce", 1), ("ds-sync, next-forward", 0)],
+    ),
+)
+def test_workers_die_and_come_back_at_random_moments(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, seed: int
+) -> None:
+    may_die = (seed % SIZE, *range(SIZE, SIZE + RETURNS - 1))
+    results = run_workers(
+        come_and_go,
+        SIZE,
+        str(tmp_path),
+        sync,
+        seed,
+        may_die=may_die,
+        initialize=False,
+        num_more=RETURNS,
+    )
+    assert all(results[rank] is None for rank in may_die), "the faults have fired"
+    living = [result for result in results if result is not None]
+    assert len(living) == SIZE
+    assert all(result["view"].members == tuple(range(SIZE)) for result in living)
+    check_alike(living, sync)
