@@ -32,9 +32,12 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = shoal.DistributedOptimizer(optimizer, model, sync=arguments.sync)  # (shoal)
 
-    for epoch in range(arguments.epochs):
+    # (shoal) a worker that joins a job which runs has others' steps behind it
+    samples = 32 * len(session.view) * optimizer.num_steps
+    for epoch in range(samples // len(dataset.train_inputs), arguments.epochs):
+        place, workers = session.view.place_of(session.rank), len(session.view)
         shard = epoch_batches(
-            dataset, session.rank, session.world_size, batch_size=32, seed=0, epoch=epoch
+            dataset, place, workers, batch_size=32, seed=0, epoch=epoch
         )  # (shoal) every worker sees its own part of the data
         try:
             for inputs, targets in shard:

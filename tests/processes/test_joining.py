@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import shoal
+from free_ports import free_ports_in_a_row
 from shoal.carriers import STATE_CHANNEL, TransportCommunicator
 from shoal.session.session import Session
 from shoal.session.ways import Ways
@@ -169,10 +170,12 @@ def test_a_worker_that_died_comes_back(run_workers: RunWorkers, tmp_path: Path, 
     check_alike(living, sync)
 
 
-def find_by_a_file(folder: str) -> dict[str, Any]:
-    """Train; rank 0 dies, whose store and whose control plane's file newcomers would look into."""
+def lose_rank_0(folder: str, where: str) -> dict[str, Any]:
+    """Train; rank 0 dies, whose store newcomers would look into, and comes back, and one more."""
     job = Job(folder)
-    os.environ["SHOAL_JOB"] = f"{folder}/job"
+    os.environ.update(SHOAL_JOB=where, SHOAL_JOB_KEY="the key of this job, for all")
+    if "/" in where:
+        del os.environ["SHOAL_JOB_KEY"]  # the file has one
     if job.is_late:
         job.wait_for("died 0")
         os.environ["MASTER_PORT"] = "1"  # nobody is there any more
@@ -194,9 +197,14 @@ def find_by_a_file(folder: str) -> dict[str, Any]:
     return {"rank": session.rank, **training.finish()}
 
 
-def test_a_job_is_found_when_rank_0_is_gone(run_workers: RunWorkers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["a file", "addresses"])
+def test_a_job_is_found_when_rank_0_is_gone(
+    run_workers: RunWorkers, tmp_path: Path, how: str
+) -> None:
+    port = free_ports_in_a_row(2)
+    where = f"{tmp_path}/job" if how == "a file" else f"127.0.0.1:{port + 1},127.0.0.1:{port}"
     results = run_workers(
-        find_by_a_file, SIZE, str(tmp_path), may_die=(0,), initialize=False, num_more=2
+        lose_rank_0, SIZE, str(tmp_path), where, may_die=(0,), initialize=False, num_more=2
     )
     assert results[0] is None, "the fault has fired"
     living = results[1:]
