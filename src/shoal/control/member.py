@@ -104,9 +104,6 @@ class Member:
         """Let `participant` take part in changes, under a name that is the same on all members."""
         with self.changed:
             self._participants[training] = participant
-            if self.is_newcomer and not self.is_fenced:
-                decision = self.decision
-                participant.install(decision.view_of(training), decision.rounds_of(training))
 
     def await_first_view(self, rank: int) -> View:
         """Return the first view that this newcomer, `rank`, is a member of.

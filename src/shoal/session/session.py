@@ -55,7 +55,7 @@ from shoal.session.joining import (
 )
 from shoal.session.log_output import show_log
 from shoal.session.uncaught import UncaughtReporter
-from shoal.session.ways import Ways, close_aside, load_code
+from shoal.session.ways import Ways, close_aside, open_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -192,23 +192,31 @@ class Session:
         else:
             agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
 
-    def become_member(self, training: str) -> bool:
-        """Take part in the job from now on, in the middle of `training`, if this is a newcomer.
+    def become_member(self, training: str) -> None:
+        """Take part in the job from now on: for a newcomer that has all it takes for `training`.
 
-        Return whether it is. Raises what it is refused with, and `DeadlineExceeded`.
+        Raises what it is refused with, and `DeadlineExceeded`.
         """
-        if not self.member.is_newcomer:
-            return False
         # What another process has told as this rank counts no more.
         for fact in ("finished", "averaging/1/come", "adopting/come"):
             self.facts.set(f"{training}/{fact}/{self.rank}", None)
-        host = find_host(self.facts, self.view, self.deadline_s)
-        self._launch = replace(self._launch, host=host)
-        load_code(self.deadline_s)
         self.control.apply(self.host)
         self.member.await_first_view(self.rank)
         self._say_ready()
-        return True
+
+    def _begin_apart(self) -> EngineShare:
+        """Return a newcomer's share of an engine that joins it to nobody, until it is a member.
+
+        What it makes for its training is made, and what that calls is loaded, before anybody waits
+        for it: in the view in which it would be if it were in.
+        """
+        view = self.member.view
+        host = find_host(self.facts, view, self.deadline_s)
+        self._launch = replace(self._launch, host=host)
+        hosts = {**dict(zip(view.members, view.hosts, strict=True)), self.rank: host}
+        members = tuple(sorted(hosts))
+        self.member.view = View(view.epoch, members, tuple(hosts[rank] for rank in members))
+        return open_apart(self.rank, members[-1] + 1, self.deadline_s)
 
     def communicator_over(
         self,
@@ -235,7 +243,9 @@ class Session:
         from shoal.session.card_exchange import over_board
         from shoal.session.engine_share import communicator_over, share_engine
 
-        if self._share is None:
+        if self.member.is_newcomer:
+            self._share = self._begin_apart()
+        elif self._share is None:
             everyone = tuple(range(self.world_size))
             exchange = over_board(self.facts, self.rank, self.world_size, self.deadline_s)
             self._share = share_engine(
@@ -289,13 +299,10 @@ class Session:
 
     def _move_over(self, engine: UdpEngine) -> None:
         """Go on over another engine; nothing of the old one counts any more."""
-        from shoal.session.engine_share import EngineShare
         from shoal.watch import serve_if_asked
 
-        if self._share is None:
-            self._share = EngineShare.alone(engine, self.deadline_s)
-            serve_if_asked(engine)
-        elif (before := self._share.move_to(engine)) is not None:
+        assert self._share is not None
+        if (before := self._share.move_to(engine)) is not None:
             close_aside(before, partial(serve_if_asked, engine))
 
     def _report_peer(self, rank: int | None, text: str, epoch: int) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from shoal.control import ControlClient
     from shoal.membership import Preparation
+    from shoal.session.engine_share import EngineShare
     from shoal.wire import UdpEngine
 
 _log = logging.getLogger(__name__)
@@ -88,11 +89,16 @@ class Ways:
                 close_aside(self._prepared.popitem()[1])
 
 
-def load_code(deadline_s: float) -> None:
-    """Load or compile what an engine calls, before anybody waits for one of this rank."""
+def open_apart(rank: int, size: int, deadline_s: float) -> EngineShare:
+    """Return a share of an engine of `size` ranks of which none but `rank` is there."""
+    from shoal.session.engine_share import EngineShare
     from shoal.session.transport_alone import open_engine
 
-    open_engine(0, 1, lambda card: [card], deadline_s=deadline_s, is_watched=False).close()
+    def exchange(card: bytes) -> list[bytes]:
+        return [card if each == rank else b"" for each in range(size)]
+
+    engine = open_engine(rank, size, exchange, deadline_s=deadline_s, is_watched=False)
+    return EngineShare.alone(engine, deadline_s)
 
 
 def close_aside(engine: UdpEngine, then: Callable[[], None] | None = None) -> None:

@@ -72,7 +72,7 @@ class MeansExecutor(AbstractExecutor):
         self._came_later = replica.member.is_newcomer
         if definition.average_state:
             self._state = AveragedState(replica.optimizer)
-        if definition.is_delayed and len(self.view) > 1:
+        if definition.is_delayed and (len(self.view) > 1 or not replica.member.is_fixed):
             self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
         else:

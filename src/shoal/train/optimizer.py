@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.comm import Communicator
+    from shoal.session import Session
     from shoal.strategies import (
         AbstractDefinition,
         AveragingOverlap,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         ServerOverlap,
     )
     from shoal.trace import TraceSink
+    from shoal.train.executor import AbstractExecutor
     from shoal.wire import TransportStats
 
 
@@ -148,8 +150,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 },
                 model=fingerprint_model(model, optimizer),
             )
-            is_newcomer = session.become_member(name)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
+            is_newcomer = session.member.is_newcomer
             self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
             self.replica = Replica(
                 model=model,
@@ -170,10 +172,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
             self._synchronizer = make_executor(strategy, self.replica)
             session.member.enter(name, self._synchronizer)
-            self._num_steps = 0
-            if is_newcomer:
-                self._num_steps = self.stopwatch.step = take_over(self.replica, self._synchronizer)
-                self._synchronizer.begin()
+            self._num_steps = _join(session, self.replica, self._synchronizer) if is_newcomer else 0
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )
@@ -415,6 +414,14 @@ def _strategy(
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)
     return strategy
+
+
+def _join(session: Session, replica: Replica, executor: AbstractExecutor) -> int:
+    """Let a newcomer become a member that goes on where others are; return their steps."""
+    session.become_member(replica.session)
+    replica.stopwatch.step = take_over(replica, executor)
+    executor.begin()
+    return replica.stopwatch.step
 
 
 def _begin_alike(model: nn.Module, communicator: Communicator | None) -> FlatParameters:
