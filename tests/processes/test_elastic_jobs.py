@@ -33,6 +33,7 @@ LARGEST_WEIGHT = 8**-0.5
 """The largest of a layer with 8 inputs, which training makes smaller."""
 SYNCS = ("all-reduce", "ds-sync", "hierarchical-sgd", "ripples-static", "ripples", "local-sgd")
 SYNCS += ("ds-sync, next-forward", "ripples, next-forward")
+SYNCS += ("ds-sync, next-steps", "ripples, next-steps")
 PHASES = (
     "before backward",
     "before step",

@@ -17,12 +17,14 @@ to say, who averages with whom the strategy's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from shoal.carriers import HelperThread, round_to
+from shoal.errors import ViewChanging
 from shoal.trace import SpanKind
 from shoal.train.model_hooks import ModelHook
 from shoal.train.pairs.changes import subtract
@@ -115,7 +117,8 @@ class DelayedAverage:
         reason = "the average outlasts computing"
         with self._replica.stopwatch.span(SpanKind.EXCHANGE, (), reason):
             while not self._done.wait(_POLL_SECONDS):
-                self._replica.communicator.check()
+                with suppress(ViewChanging):  # the thread hears of that itself, and ends
+                    self._replica.communicator.check()
 
     def _forget(self) -> None:
         """Leave out the average under way: the model that it began with has been replaced."""
