@@ -388,7 +388,8 @@ def init(
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
     With `min_workers` the job goes on without workers that are lost, as long as so many are left
-    and rank 0's machine is there; without it, a loss ends the job for all.
+    and rank 0's machine is there; without it, a loss ends the job for all. A process that calls
+    this while such a job runs, at MASTER_ADDR or where SHOAL_JOB says, joins that.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot

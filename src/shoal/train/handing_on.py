@@ -66,6 +66,8 @@ class Donor:
         self._epoch = replica.view.epoch
         self._sent: list[object] = []
         """What is under way, with the memory that it is sent from."""
+        if not replica.member.is_fixed:
+            torch.save({}, io.BytesIO())  # the first one loads modules: nobody waits for that now
 
     def hand_on(self, executor: AbstractExecutor, buffers: Sequence[Tensor] | None = None) -> None:
         """Give newcomers of the view what they lack. At a border only, in the training thread.
@@ -92,7 +94,7 @@ class Donor:
     def _send(
         self,
         decision: Decision,
-        skeleton: bytes,
+        skeleton: dict[str, Any],
         tensors: Sequence[Tensor],
         num_buffers: int,
         memory: Sequence[Tensor],
@@ -101,7 +103,9 @@ class Donor:
         replica, member = self._replica, self._replica.member
         with suppress(ShoalError):  # of a view that is over, or a job: others hear of that
             if takers:
-                self._say(_GIVEN, decision, skeleton)
+                file = io.BytesIO()
+                torch.save(skeleton, file)
+                self._say(_GIVEN, decision, file.getvalue())
             with member.changed:
                 if not member.is_in(decision.view):
                     return
@@ -234,17 +238,15 @@ def held(tensors: Iterator[Tensor]) -> list[Tensor]:
     return [each for each in tensors if each.layout == torch.strided and each.numel()]
 
 
-def _taken_apart(state: dict[str, Any]) -> tuple[bytes, list[Tensor]]:
-    """Return what stays of a state without its tensors' values, and the tensors, buffers last."""
+def _taken_apart(state: dict[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return a state with tensors that have no values, and those that have them, buffers last."""
     found: list[Tensor] = []
 
     def take_out(tensor: Tensor) -> Tensor:
         found.append(tensor)
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    skeleton = io.BytesIO()
-    torch.save(_mapped(state, take_out), skeleton)
-    return skeleton.getvalue(), found
+    return _mapped(state, take_out), found
 
 
 def _put_together(skeleton: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
