@@ -85,6 +85,11 @@ class Member:
         """Whether the view is about to change, so that nothing may begin or count in it."""
         return self._proposal is not None
 
+    @property
+    def way(self) -> int:
+        """The number of the preparation over which this worker goes on, or is about to."""
+        return (self._decision or self.decision).way
+
     def check(self) -> None:
         """Raise the loss without which the others cannot go on, if there was one."""
         if self._failure is not None:

@@ -15,7 +15,6 @@ import atexit
 import logging
 import os
 import socket
-import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -38,7 +37,7 @@ from shoal.control import (
     wait_until_deserted,
     wanted_address,
 )
-from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
+from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
 from shoal.membership import View
 from shoal.session.endings import Endings
@@ -72,7 +71,6 @@ _log = logging.getLogger(__name__)
 _current: Session | None = None
 
 DEFAULT_DEADLINE_S = 60.0
-_POLL_S = 0.01
 _LEAVER_S = 1.0
 """How long a broken connection waits to hear that its far end has left of its own accord."""
 
@@ -97,7 +95,7 @@ class Session:
         self.control = control
         self.member = member
         """This worker as a member of the job: its view, and how one gives way to the next."""
-        self._ways = Ways(control, self._await_ready, deadline_s)
+        self._ways = Ways(control, member, deadline_s)
         member.fence, member.unfence = self._fence, self._unfence
         member.prepare = self._ways.prepare
         self.deadline_s = deadline_s
@@ -270,15 +268,6 @@ class Session:
 
     def _say_ready(self) -> None:
         self.facts.set(ready_fact(self.rank), socket.gethostname().encode())
-
-    def _await_ready(self) -> None:
-        """Return once this worker can go on in another view."""
-        end = time.monotonic() + self.deadline_s
-        while not self.member.is_ready:
-            if time.monotonic() > end:
-                message = f"Rank {self.rank} has not begun to train within {self.deadline_s:g} s."
-                raise DeadlineExceeded(message)
-            time.sleep(_POLL_S)
 
     def _fence(self, proposal: Proposal) -> None:
         """End what goes over the transport: the members change."""

@@ -9,40 +9,42 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
-from shoal.errors import ShoalError
+from shoal.errors import DeadlineExceeded, ShoalError
 from shoal.session.card_exchange import over_board
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.control import ControlClient
+    from shoal.control import ControlClient, Member
     from shoal.membership import Preparation
     from shoal.session.engine_share import EngineShare
     from shoal.wire import UdpEngine
 
 _log = logging.getLogger(__name__)
 
+_POLL_S: Final = 0.01
+
 
 class Ways:
-    """The engines that have been prepared on rank `control.rank`, and not been moved to yet.
+    """The engines that have been prepared on this worker, a `member`, and not been moved to yet."""
 
-    `await_ready` returns once this worker can go on over another one, within the deadline.
-    """
-
-    def __init__(
-        self, control: ControlClient, await_ready: Callable[[], None], deadline_s: float
-    ) -> None:
-        self._control, self._await_ready = control, await_ready
-        self._deadline_s = deadline_s
+    def __init__(self, control: ControlClient, member: Member, deadline_s: float) -> None:
+        self._control, self._member, self._deadline_s = control, member, deadline_s
         self._prepared: dict[int, UdpEngine] = {}
         self._lock = threading.Lock()
+        self._is_closed = False
         self.in_use = 0
         """The number of the preparation that has been moved to; 0 is what the job began with."""
 
     def prepare(self, preparation: Preparation) -> None:
-        """Open what a preparation asks for, in a thread, and tell the control plane."""
+        """Open what a preparation asks for, in a thread, and tell the control plane.
+
+        Those before it have come to nothing, but for the one that is about to be moved to.
+        """
+        self._drop(but=self._member.way)
         threading.Thread(target=self._prepare, args=(preparation,), daemon=True).start()
 
     def _prepare(self, preparation: Preparation) -> None:
@@ -55,7 +57,21 @@ class Ways:
             return
         with self._lock:
             self._prepared[preparation.number] = engine
+        if self._is_closed:
+            self.close()
         self._control.prepared(preparation.number)
+
+    def _await_ready(self) -> None:
+        """Return once this worker can go on in another view."""
+        end = time.monotonic() + self._deadline_s
+        while not self._member.is_ready:
+            if time.monotonic() > end:
+                message = (
+                    f"Rank {self._control.rank} has not begun to train within"
+                    f" {self._deadline_s:g} s."
+                )
+                raise DeadlineExceeded(message)
+            time.sleep(_POLL_S)
 
     def _open(self, preparation: Preparation) -> UdpEngine:
         from shoal.session.transport_alone import open_engine  # as late as whoever uses it first
@@ -73,20 +89,22 @@ class Ways:
         return open_engine(rank, size, exchange, deadline_s=self._deadline_s, is_watched=False)
 
     def take(self, number: int) -> UdpEngine:
-        """Return the engine of a preparation that is done; those before it are closed."""
+        """Return the engine of a preparation that is done, to be moved to."""
         with self._lock:
             engine = self._prepared.pop(number)
-            stale = [self._prepared.pop(each) for each in list(self._prepared) if each < number]
         self.in_use = number
-        for each in stale:
-            close_aside(each)
         return engine
 
     def close(self) -> None:
-        """Close what nobody has moved to."""
+        """Close what nobody has moved to, now and later."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self, but: int | None = None) -> None:
         with self._lock:
-            while self._prepared:
-                close_aside(self._prepared.popitem()[1])
+            dropped = [self._prepared.pop(each) for each in list(self._prepared) if each != but]
+        for engine in dropped:
+            close_aside(engine)
 
 
 def open_apart(rank: int, size: int, deadline_s: float) -> EngineShare:
