@@ -91,14 +91,17 @@ class Training:
         )
         self.generator = torch.Generator().manual_seed(session.rank)
         self.first = self.optimizer.num_steps
-        self.states = {self.first: hash_of(self.model.state_dict().values())}
+        self.states = {self.first: self.state()}
+
+    def state(self) -> str:
+        return hash_of([*self.model.parameters(), *self.model.buffers()])
 
     def step(self) -> None:
         self.optimizer.zero_grad()
         data = torch.randn(16, 8, generator=self.generator)
         self.model(data).square().mean().backward()
         self.optimizer.step()
-        self.states[self.optimizer.num_steps] = hash_of(self.model.state_dict().values())
+        self.states[self.optimizer.num_steps] = self.state()
 
     def step_until(self, job: Job, name: str) -> None:
         """Train until somebody has noted something."""
