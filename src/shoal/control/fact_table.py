@@ -32,20 +32,22 @@ class FactTable:
     def act(self, message: FactRequest) -> Reply:
         """Do what `message` asks; raise `Refusal` if there is no room."""
         match message:
-            case SetFact(name, None):
-                taken = self._values.pop(name, None)
-                self._num_bytes -= 0 if taken is None else len(name) + len(taken)
-                return Done()
             case SetFact(name, value):
-                assert value is not None
-                self._make_room(len(name) + len(value) - len(self._values.get(name, b"")))
-                self._values[name] = value
+                self._set(name, value)
                 return Done()
             case ReadFacts(names):
                 return Facts(tuple(self._values.get(name) for name in names))
 
-    def _make_room(self, num_bytes: int) -> None:
-        if self._num_bytes + num_bytes > MAX_BYTES:
+    def _set(self, name: str, value: bytes | None) -> None:
+        """Keep `value` in place of what is there; None keeps nothing."""
+        before = self._values.get(name)
+        freed = 0 if before is None else len(name) + len(before)
+        taken = 0 if value is None else len(name) + len(value)
+        if taken > freed and self._num_bytes - freed + taken > MAX_BYTES:
             sentence = f"The facts of this job would take more than {MAX_BYTES >> 20} MiB."
             raise Refusal(RefusalKind.TOO_MANY, sentence)
-        self._num_bytes += num_bytes
+        self._num_bytes += taken - freed
+        if value is None:
+            self._values.pop(name, None)
+        else:
+            self._values[name] = value
