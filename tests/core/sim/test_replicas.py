@@ -11,9 +11,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from shoal.errors import UsageError
 from shoal.sim.training.replicas import Replicas
 from shoal.transport.forms import FLOAT32_AS_FLOAT16
-from shoal.workloads import default_recipe, load_dataset
+from shoal.workloads import default_recipe, load_dataset, step_scale
 
 WORKERS = 3
 PLAIN = replace(default_recipe("digits", "mlp"), momentum=0.0, weight_decay=0.0)
@@ -32,6 +33,25 @@ def test_all_begin_alike_and_only_who_updates_moves() -> None:
     replicas.update(1)
     moved = [bool((now != then).any()) for now, then in zip(replicas._rows, before, strict=True)]
     assert moved == [False, True, False, False]
+
+
+def test_a_step_for_many_workers_is_that_of_a_higher_rate_and_of_adam_only() -> None:
+    recipe = replace(PLAIN, optimizer="adam", learning_rate=1e-3)
+    dataset = load_dataset("digits")
+    replicas = Replicas(dataset, "mlp", recipe, WORKERS, seed=1, look_s=1.0, samples=50)
+    for _ in range(3):
+        replicas.update(0)
+    optimizer = replicas._optimizers[0]
+    (group,) = optimizer.param_groups
+    rates: list[float] = []
+    optimizer.register_step_pre_hook(lambda *_: rates.append(float(group["lr"])))
+    expected = step_scale(group, optimizer.state, WORKERS)
+    replicas.update(0, WORKERS)
+    replicas.update(0)
+    assert rates == pytest.approx([expected * 1e-3, 1e-3])
+    assert expected > 1.05
+    with pytest.raises(UsageError, match="not for SGD"):
+        make().update(0, WORKERS)
 
 
 def test_an_average_replaces_its_members_by_their_weighted_mean() -> None:
