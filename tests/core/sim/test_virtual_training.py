@@ -15,7 +15,7 @@ from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.training.all_strategies import NOT_SIMULATED, make_simulated, options_of
-from shoal.sim.training.learning import AbstractLearner
+from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.simulation import simulate
 from shoal.strategies import STRATEGIES
 from shoal.switching.settings import Link, Port
@@ -197,6 +197,18 @@ def test_pairs_of_ad_psgd_average_what_they_were_and_keep_what_they_learn_meanwh
     learnt = [each for each in calls[begun:over] if each == mock.call.update_by_mean([0])]
     assert len(learnt) >= 3
     assert not [each for each in calls if each[0] == "average" and not each[2].get("copies")]
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_steps_are_scaled_for_all_workers_if_asked(
+    scales: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = set()
+    monkeypatch.setattr(
+        NothingLearned, "update", lambda _, _rank, scale_for=1: asked.add(scale_for), raising=True
+    )
+    run("ds-sync", cluster(4), training("ds-sync"), scale_adam=scales)
+    assert asked == {4 if scales else 1}
 
 
 @pytest.mark.parametrize("name", seldom(STRATEGIES, often=ONE_OF_EACH))
