@@ -1,12 +1,17 @@
 from shoal.membership.arrivals import Arrivals as Arrivals
 from shoal.membership.arrivals import Preparation as Preparation
 from shoal.membership.membership import Change as Change
+from shoal.membership.membership import CutOff as CutOff
 from shoal.membership.membership import Decision as Decision
 from shoal.membership.membership import Event as Event
 from shoal.membership.membership import Kind as Kind
 from shoal.membership.membership import Membership as Membership
+from shoal.membership.membership import Position as Position
 from shoal.membership.membership import Proposal as Proposal
+from shoal.membership.membership import Quorum as Quorum
 from shoal.membership.membership import Refusal as Refusal
 from shoal.membership.membership import Report as Report
 from shoal.membership.membership import TooFew as TooFew
+from shoal.membership.succession import Succession as Succession
+from shoal.membership.succession import who_stands_by as who_stands_by
 from shoal.membership.view import View as View

@@ -28,13 +28,16 @@ class Preparation(msgspec.Struct, frozen=True):
 
 
 class Arrivals:
-    """The newcomers of one job. `patience_ns` is how long a preparation may take, nanoseconds."""
+    """The newcomers of one job. `patience_ns` is how long a preparation may take, nanoseconds.
 
-    def __init__(self, patience_ns: int) -> None:
+    Preparations up to number `after` have been made before.
+    """
+
+    def __init__(self, patience_ns: int, after: int = 0) -> None:
         self._patience_ns = patience_ns
         self._hosts: dict[int, int] = {}
         """The newcomers that wait, with the index of their hosts."""
-        self._number = 0
+        self._number = after
         self._since_ns = 0
         self._preparation: Preparation | None = None
         self._missing: set[int] = set()

@@ -27,6 +27,19 @@ class Kind(StrEnum):
     LOST = "lost"
     LEFT = "left"
     JOINED = "joined"
+    SUCCEEDED = "succeeded"
+    """It keeps the control plane from now on."""
+
+
+class Quorum(StrEnum):
+    """How many members of a view have to agree on the next one."""
+
+    MAJORITY = "majority"
+    """More of them than cannot be reached: two parts of a job that is cut in two never both go on.
+    As many are enough where the control plane is that they have had so far."""
+
+    ANY = "any"
+    """Whoever is left: for jobs whose parts may go on apart."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -100,40 +113,96 @@ class TooFew(msgspec.Struct, frozen=True):
     change: Change
 
 
-Event: TypeAlias = Proposal | Decision | Refusal | TooFew
+class CutOff(msgspec.Struct, frozen=True):
+    """Most members of the last view cannot be reached, and may go on without the others."""
+
+    reason: str
+
+
+Event: TypeAlias = Proposal | Decision | Refusal | TooFew | CutOff
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a membership has come."""
+
+    view: View
+    """The last view that was decided."""
+
+    way: int = 0
+    """The number of the preparation over which it is gone on."""
+
+    proposal: int = 0
+    """The number of the last proposal."""
+
+    preparation: int = 0
+    """The number of the last preparation, whatever has become of it."""
 
 
 class Membership:
     """The members of one job. `report_ns` is how long they have to report, nanoseconds.
 
-    With fewer than `min_members` there is no job. One of fixed size (`is_fixed`) needs all that it
-    begins with, and knows no other view.
+    With fewer than `min_members` there is no job, nor against the `quorum`. One of fixed size
+    (`is_fixed`) needs all that it begins with, and knows no other view.
     """
 
     def __init__(
-        self, view: View, report_ns: int, *, min_members: int = 1, is_fixed: bool = False
+        self,
+        view: View,
+        report_ns: int,
+        *,
+        min_members: int = 1,
+        is_fixed: bool = False,
+        quorum: Quorum = Quorum.MAJORITY,
+        num_finished: int = 0,
     ) -> None:
         self.view = view
         self.is_fixed = is_fixed
         """Whether the job needs all members with which it began."""
-        self._num_finished = 0
+        self.num_finished = num_finished
+        """The number of members that had no more to do, and are not missed."""
         self._min_members = len(view) if is_fixed else min_members
+        self._quorum = quorum
         self.proposal: Proposal | None = None
         """The proposal that is not decided yet."""
         self._report_ns = report_ns
         self._number = self._way = 0
+        self._next_epoch = view.epoch + 1
         self._since_ns = 0
         self._hosts = dict(zip(view.members, view.hosts, strict=True))
         self._changes: dict[int, Change] = {}
+        self._out_of_reach: set[int] = set()
+        """The members of the view that are lost, and may go on without those that are left."""
         self._reports: dict[int, Report | None] = {}
+
+    def succeed(self, before: Position, keeper: int, now_ns: int) -> list[Event]:
+        """Go on where the membership `before` has come to, which `keeper` keeps from now on.
+
+        Its members agree anew, for some may have heard what others have not. It may have decided
+        one view that nobody has told of, so the number of that one is left out.
+        """
+        self._next_epoch = before.view.epoch + 2
+        self._number, self._way = before.proposal, before.way
+        reason = f"The control plane was lost, and rank {keeper} keeps it from now on."
+        self._changes[keeper] = Change(Kind.SUCCEEDED, keeper, reason)
+        return self._propose(now_ns)
 
     def __contains__(self, rank: int) -> bool:
         """Return whether `rank` takes part, or will from the next view on."""
         return rank in self._hosts
 
-    def lose(self, rank: int, reason: str, now_ns: int) -> list[Event]:
-        """Take note that `rank` is lost; nothing if it does not take part."""
+    def lose(self, rank: int, reason: str, now_ns: int, *, has_ended: bool = True) -> list[Event]:
+        """Take note that `rank` is lost; nothing if it does not take part.
+
+        Unless its process is known to have ended, it may be well, and others with it.
+        """
+        if not has_ended and rank in self._hosts and rank in self.view.members:
+            self._out_of_reach.add(rank)
         return self._without(Change(Kind.LOST, rank, reason), now_ns)
+
+    def ended(self, rank: int, now_ns: int) -> list[Event]:
+        """Take note that the process of `rank`, which is lost, is now known to have ended."""
+        self._out_of_reach.discard(rank)
+        return self._decide(now_ns) if self.proposal is not None else []
 
     def leave(
         self, rank: int, reason: str, now_ns: int, *, has_finished: bool = True
@@ -144,7 +213,7 @@ class Membership:
         """
         if self.is_fixed:  # its members stay what they are, also when some have ended
             return []
-        self._num_finished += has_finished and rank in self._hosts
+        self.num_finished += has_finished and rank in self._hosts
         return self._without(Change(Kind.LEFT, rank, reason), now_ns)
 
     def join(self, rank: int, host: int, reason: str, now_ns: int, *, way: int = 0) -> list[Event]:
@@ -172,15 +241,30 @@ class Membership:
         return self._decide(now_ns)
 
     def poll(self, now_ns: int) -> list[Event]:
-        """Propose again without those who have not reported in time."""
+        """Propose again without those who have not reported in time; end without a quorum."""
         if self.proposal is None or now_ns - self._since_ns < self._report_ns:
             return []
         events: list[Event] = []
         for rank in [each for each in self.proposal.members if each not in self._reports]:
             seconds = self._report_ns / 1e9
             reason = f"Rank {rank} did not report within {seconds:g} s what it had done."
-            events = self.lose(rank, reason, now_ns)
-        return events
+            events = self.lose(rank, reason, now_ns, has_ended=False)
+        return events if self._has_quorum else [self._cut_off()]
+
+    @property
+    def _has_quorum(self) -> bool:
+        if self._quorum is Quorum.ANY:
+            return True
+        return sum(rank in self._hosts for rank in self.view.members) >= len(self._out_of_reach)
+
+    def _cut_off(self) -> CutOff:
+        self.proposal = None
+        far, size = sorted(self._out_of_reach), len(self.view)
+        ranks = ", ".join(map(str, far))
+        return CutOff(
+            f"{len(far)} of {size} workers cannot be reached (rank {ranks}) and may go on without"
+            " this one."
+        )
 
     def _without(self, change: Change, now_ns: int) -> list[Event]:
         if change.rank not in self._hosts:
@@ -191,7 +275,7 @@ class Membership:
             self._changes[change.rank] = change
         else:
             del self._changes[change.rank]  # it came and went between two views
-        if len(self._hosts) + self._num_finished < self._min_members:
+        if len(self._hosts) + self.num_finished < self._min_members:
             return [TooFew(change)]
         return self._propose(now_ns)
 
@@ -210,6 +294,8 @@ class Membership:
         assert self.proposal is not None
         if any(rank not in self._reports for rank in self.proposal.members):
             return []
+        if not self._has_quorum:
+            return []  # some of those out of reach may yet turn out to have ended
         old = {rank: each for rank, each in self._reports.items() if each is not None}
         fresh = [rank for rank in self._hosts if rank not in self.view.members]
         if fresh and _is_over(old.values()):
@@ -217,11 +303,13 @@ class Membership:
         members = tuple(sorted(self._hosts))
         changes, self._changes, self.proposal = tuple(self._changes.values()), {}, None
         self.view = View(
-            self.view.epoch + 1,
+            self._next_epoch,
             members,
             tuple(self._hosts[rank] for rank in members),
             why=" ".join(change.reason for change in changes),
         )
+        self._next_epoch += 1
+        self._out_of_reach.clear()
         return [Decision(self.view, changes, old, self._way)]
 
     def _refuse(self, fresh: list[int], now_ns: int) -> list[Event]:

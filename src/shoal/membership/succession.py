@@ -1,0 +1,132 @@
+"""A membership whose keeper is lost goes on with the one that stands by.
+
+Members tell the one that stands by how far they know the membership to have come, and go over to it
+when they hear no more of the keeper. It takes over as soon as that is most of them, so that there
+are never two: the keeper before it cannot decide anything against a majority.
+
+Knows no message, socket or clock: time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from shoal.membership.membership import Event, Membership, Position, Quorum
+
+if TYPE_CHECKING:
+    from shoal.membership.view import View
+
+
+class Succession:
+    """What the one that stands by knows of the membership, which `keeper` is to keep.
+
+    `report_ns`, `min_members` and `quorum` are the membership's; `num_finished` is how many members
+    had finished when it began.
+    """
+
+    def __init__(
+        self,
+        keeper: int,
+        report_ns: int,
+        *,
+        min_members: int,
+        quorum: Quorum = Quorum.MAJORITY,
+        num_finished: int = 0,
+    ) -> None:
+        self._keeper, self._report_ns = keeper, report_ns
+        self._min_members, self._quorum = min_members, quorum
+        self._num_finished = num_finished
+        self._positions: dict[int, Position] = {}
+        """How far each that follows knows the membership to have come."""
+        self._moved: set[int] = set()
+        self._ended: set[int] = set()
+
+    @property
+    def position(self) -> Position | None:
+        """How far the membership has come, as far as anybody has told."""
+        told = self._positions.values()
+        if not told:
+            return None
+        newest = max(told, key=lambda each: each.view.epoch)
+        return replace(
+            newest,
+            way=max(each.way for each in told),
+            proposal=max(each.proposal for each in told),
+            preparation=max(each.preparation for each in told),
+        )
+
+    def follow(self, rank: int, position: Position, *, has_moved: bool) -> None:
+        """Take note how far `rank` knows the membership to have come, and whether it goes over."""
+        self._positions[rank] = position
+        self._ended.discard(rank)  # another process may be this rank
+        if has_moved:
+            self._moved.add(rank)
+
+    def leave(self, rank: int, *, has_finished: bool) -> None:
+        """Take note that `rank` needs the others no more."""
+        self._num_finished += has_finished and rank in self._positions
+        self.ended(rank)
+
+    def forget(self, rank: int) -> None:
+        """Take note that `rank` follows another one."""
+        self._positions.pop(rank, None)
+        self._moved.discard(rank)
+
+    def ended(self, rank: int) -> None:
+        """Take note that the process of `rank` has ended."""
+        self._moved.discard(rank)
+        self._ended.add(rank)
+
+    def missing(self, reachable: Collection[int]) -> int:
+        """Return how many more members have to come over; `reachable` are those that are heard."""
+        position = self.position
+        if position is None:
+            return 1
+        living = [rank for rank in position.view.members if rank not in self._ended]
+        least = len(living) // 2 + 1
+        if self._quorum is Quorum.ANY:  # nobody comes over whose keeper is well but one's own way
+            least = max(1, sum(rank in reachable for rank in living))
+        return max(0, least - sum(rank in self._moved for rank in living))
+
+    def ascend(
+        self, reachable: Collection[int], now_ns: int
+    ) -> tuple[Membership, list[Event]] | None:
+        """Return the membership to keep from now on, and what it begins with; None if not yet.
+
+        All that are `reachable` are to come over now.
+        """
+        position = self.position
+        if position is None or self.missing(reachable):
+            return None
+        membership = Membership(
+            position.view,
+            self._report_ns,
+            min_members=self._min_members,
+            quorum=self._quorum,
+            num_finished=self._num_finished,
+        )
+        events = membership.succeed(position, self._keeper, now_ns)
+        for rank in position.view.members:
+            if rank in self._ended:
+                reason = f"Rank {rank} was lost, or left, with the control plane."
+                events = membership.lose(rank, reason, now_ns)
+            elif rank not in reachable:
+                reason = f"Rank {rank} did not come over to the control plane's successor."
+                events = membership.lose(rank, reason, now_ns, has_ended=False)
+        return membership, events
+
+
+def who_stands_by(view: View, keeper: int, host: int, willing: Collection[int]) -> int | None:
+    """Return which of the members that are `willing` should stand by for the keeper, on a `host`.
+
+    On another host than the keeper's, if any is; None if nobody can.
+    """
+    places = [
+        (other == host, rank)
+        for rank, other in zip(view.members, view.hosts, strict=True)
+        if rank in willing and rank != keeper
+    ]
+    return min(places)[1] if places else None
