@@ -4,6 +4,9 @@ A worker may be lost when some have the result and others do not, and those who 
 before anybody asks. So each member says, over the control plane, that it has the result of a view,
 before it reports on the next one; it counts if every member of that view has said so. Else all of
 those that are left begin anew.
+
+With the control plane, what the lost have said may be lost, too. So whoever has learnt that the
+result counts says that as well, before it goes on.
 """
 
 from __future__ import annotations
@@ -32,24 +35,25 @@ class Agreement:
     def __init__(self, replica: Replica, name: str) -> None:
         self._replica, self._name = replica, name
 
-    def carry_out(self, make: Callable[[View], Result]) -> Result:
+    def carry_out(
+        self, make: Callable[[View], Result], catch_up: Callable[[], object] = lambda: None
+    ) -> Result:
         """Return what `make` returned in the view in which all members have made it.
 
         `make` may be called again in another view: it changes nothing that it would need then.
+        Before each time `catch_up` does what others in that view need first.
         """
         member = self._replica.member
         while True:
+            catch_up()
             view = member.settled_view()
             fact = f"made/{view.epoch}"
             result = None
             with suppress(ViewChanging):
                 result = self._make(make, view)
-                with member.changed:  # said after a report, it would be no part of that
-                    self._check(view)
-                    self._tell(fact)
+                self._tell_in(view, fact)
                 self._await_all(fact, view)
-            member.settled_view()
-            if result is not None and self._have_told(fact, view):
+            if self._counts(view) and result is not None:
                 return result[0]
 
     def meet(self) -> None:
@@ -64,6 +68,23 @@ class Agreement:
                 look_at += _LOOK_S
                 self._check_nobody_is_stuck()
             time.sleep(_POLL_S)
+
+    def _counts(self, view: View) -> bool:
+        """Return whether all have had the result of `view`, as all members find it that ask."""
+        while True:
+            now = self._replica.member.settled_view()
+            counts = self._have_told(f"made/{view.epoch}", view) or self._has_told(view, now)
+            with suppress(ViewChanging):
+                if counts:
+                    self._tell_in(now, f"counts/{view.epoch}")
+                else:
+                    self._check(now)
+                return counts
+
+    def _has_told(self, view: View, now: View) -> bool:
+        """Return whether anybody who takes part `now` knows that the result of `view` counts."""
+        names = [self._named(f"counts/{view.epoch}", rank) for rank in now.members]
+        return any(self._replica.facts.are_published(names))
 
     def _make(self, make: Callable[[View], Result], view: View) -> tuple[Result]:
         with self._replica.member.acting_in(view):
@@ -84,6 +105,15 @@ class Agreement:
         self._replica.communicator.check()
         if not self._replica.member.is_in(view):
             raise ViewChanging("The workers that take part have changed.")
+
+    def _tell_in(self, view: View, fact: str) -> None:
+        """Say what is so in `view`; `ViewChanging` if that is over.
+
+        Said after a report on the next one, it would be no part of that.
+        """
+        with self._replica.member.changed:
+            self._check(view)
+            self._tell(fact)
 
     def _tell(self, fact: str) -> None:
         self._replica.facts.publish(self._named(fact, self._replica.communicator.rank))

@@ -14,7 +14,7 @@ import torch
 from torch.optim import SparseAdam
 
 from shoal.carriers import HOST
-from shoal.errors import UsageError
+from shoal.errors import UsageError, ViewChanging
 from shoal.strategies import Act, Adopt, SumGradients, Summed, Update
 from shoal.train.agreement import Agreement
 from shoal.train.executor import AbstractExecutor
@@ -80,11 +80,15 @@ class SumsExecutor(AbstractExecutor):
     def come_in(self) -> Decision:
         """Begin in the present view, with the last sums if not all of its members have them."""
         while True:
-            while self._buckets.catch_up():
-                pass
+            self._catch_up()
             decision = super().come_in()
             if decision.view.epoch == self._buckets.view.epoch:
                 return decision
+
+    def _catch_up(self) -> None:
+        """Give and take the last sums, if some members of the present view lack them."""
+        while self._buckets.catch_up():
+            pass
 
     def begin(self) -> None:
         """Note what all have alike before the first step."""
@@ -179,6 +183,8 @@ class SumsExecutor(AbstractExecutor):
         communicator, buffers = self.replica.communicator, self.replica.flat.buffers
 
         def furthest(view: View) -> list[Tensor]:
+            if view.epoch != self._buckets.view.epoch and not self.replica.member.is_fixed:
+                raise ViewChanging("Some may lack the last sums, and wait for them.")
             steps = torch.zeros(len(view), dtype=torch.int64, device=HOST)
             steps[view.place_of(communicator.rank)] = own_steps
             communicator.all_reduce(steps).wait()
@@ -189,7 +195,7 @@ class SumsExecutor(AbstractExecutor):
                 communicator.broadcast(model, view.members[int(steps.argmax())])
             return models
 
-        adopted = Agreement(self.replica, "adopting").carry_out(furthest)
+        adopted = Agreement(self.replica, "adopting").carry_out(furthest, self._catch_up)
         with torch.no_grad():
             for flat, model in zip(buffers, adopted, strict=True):
                 flat.copy_(model)

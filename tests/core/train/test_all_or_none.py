@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """What workers have told."""
+    """What workers have told, as a control plane knows it."""
 
     def __init__(self) -> None:
         self.told: set[str] = set()
@@ -114,6 +114,8 @@ class Job:
         self.come: dict[int, set[int]] = defaultdict(set)
         self.members = {rank: member_of(self.membership.view) for rank in range(size)}
         self.deaths: SimpleQueue[int] = SimpleQueue()
+        self.own: dict[int, set[str]] = defaultdict(set)
+        """What each has told: it tells another control plane anew, if that is lost."""
         self.random = Random(seed)
         victims = self.random.sample(range(size), self.random.randrange(size))
         self.dies_at = {rank: self.random.randrange(8) for rank in victims}
@@ -153,21 +155,28 @@ class Job:
 
         def publish(fact: str) -> None:
             point()
+            self.own[rank].add(fact)
             self.facts.publish(fact)
             point()
 
-        facts = SimpleNamespace(publish=publish, are_published=self.facts.are_published)
+        def are_published(names: list[str]) -> list[bool]:
+            return self.facts.are_published(names)  # of the control plane that there is by now
+
+        facts = SimpleNamespace(publish=publish, are_published=are_published)
         agreement = Agreement(replica_of(rank, self.members[rank], facts), "it")
         with suppress(Killed):
             self.results[rank] = agreement.carry_out(make)
 
     def bury(self, rank: int) -> None:
-        """Let the others go on without `rank`, as the control plane does."""
+        """Let the others go on without `rank`, as the control plane does, or its successor."""
+        if self.random.random() < 0.5:
+            self.facts = Facts()
         for proposal in self.membership.lose(rank, "gone", 0):
             assert isinstance(proposal, Proposal)
             events: list[Event] = []
             for other in proposal.members:
                 report = self.members[other].propose(proposal)
+                self.facts.told |= self.own[other]
                 events += self.membership.report(other, proposal.number, report, 0)
             for decision in events:
                 assert isinstance(decision, Decision)

@@ -73,7 +73,7 @@ class GeneratedHistory(History):
             self._hand_out(self.generator.leave(worker.rank, 0))
 
     def decided(self) -> None:
-        if self.serving not in self.view.members:
+        if self.serving not in self.view.members or self.is_control_new:
             self._serve(self.view, everybody=False)
             return
         served = [rank for rank in self.workers if rank in self.generator]

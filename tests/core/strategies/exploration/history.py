@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from shoal.membership import Decision, Membership, Proposal, Refusal, Report, View
+from shoal.membership import Decision, Membership, Position, Proposal, Refusal, Report, View
 from shoal.strategies import AbstractDefinition, Setting
 from shoal.strategies.acts import (
     CHANGED,
@@ -43,6 +43,7 @@ WITHOUT = (
     "what members have pulled",
     "a clock from the reports",
     "saying that one lacks all",
+    "telling anew",
 )
 COMPUTE = "compute"
 TRAINING = "training"
@@ -103,6 +104,9 @@ class History:
         size = self.random.choice((3, 4))
         self.deaths_left = self.random.choice((0, 1, 2, 3))
         self.joins_left = self.random.choice((0, 0, 1, 2))
+        self.successions_left = self.random.choice((0, 0, 1, 2))
+        self.is_control_new = False
+        """Whether another control plane serves than the last view was decided by."""
         view = View(0, tuple(range(size)), tuple(rank // 2 for rank in range(size)))
         self.membership = Membership(view, 1)
         self.noticed: set[int] = set()
@@ -192,6 +196,8 @@ class History:
         found += self._events_of_membership(living)
         if self.deaths_left and sum(w.is_well for w in living) > 1:
             found += [("die", w) for w in living if w.is_well and self.random.random() < 0.08]
+        if self.successions_left and self.random.random() < 0.05:
+            found.append(("lose_control",))
         if self.joins_left and self.random.random() < 0.05 and not all(w.is_done for w in living):
             found.append(("start",))
         return found
@@ -293,6 +299,26 @@ class History:
         self.noticed.add(worker.rank)
         self.heed(self.membership.lose(worker.rank, "lost", 0))
 
+    def lose_control(self) -> None:
+        """Let another control plane serve: it knows what the living tell it, and no more."""
+        self.successions_left -= 1
+        old = self.membership
+        members = [rank for rank in old.view.members if rank in old]
+        if not members:
+            return
+        number = 0 if old.proposal is None else old.proposal.number
+        self.membership = Membership(old.view, 1, num_finished=old.num_finished)
+        self.is_control_new = True
+        position = Position(old.view, proposal=number)
+        events = self.membership.succeed(position, members[0], 0)
+        for rank in old.view.members:
+            if rank not in old:
+                events = self.membership.lose(rank, "lost", 0)
+        for rank in self.workers:
+            if rank in old and rank not in old.view.members:
+                events = self.membership.join(rank, rank // 2, "new", 0)
+        self.heed(events)
+
     def report(self, worker: Worker, number: int) -> None:
         """Fence, and report."""
         worker.is_frozen = True
@@ -317,6 +343,11 @@ class History:
                     self.views += 1
                     self.decision, self.view = event, event.view_of(TRAINING)
                     self.decided()
+                    if self.is_control_new and self.without != "telling anew":
+                        self.told = {f for f in self.told if f[1] in self.view.members}
+                    elif self.is_control_new:
+                        self.told = set()
+                    self.is_control_new = False
 
     def install(self, worker: Worker) -> None:
         worker.epoch, worker.is_frozen = self.view.epoch, False
