@@ -1,16 +1,28 @@
-"""Control planes without sockets, of jobs that begin with a number of workers on one host."""
+"""Control planes of jobs that begin: without sockets, and as a service in this process."""
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+from shoal.control import ControlService, JobKey
 from shoal.control.handler import ControlHandler
-from shoal.membership import Membership, View
+from shoal.control.terms import Terms, terms_of
+from shoal.membership import View
 
 
 def handler_of(
     size: int, timeout_ns: int, *, now_ns: int = 0, min_members: int | None = None
 ) -> ControlHandler:
     """Return a handler for `size` workers, who need all of them unless `min_members` is given."""
-    membership = Membership(
-        View.first(size), timeout_ns, min_members=min_members or 1, is_fixed=min_members is None
-    )
-    return ControlHandler(membership, timeout_ns, now_ns)
+    terms = Terms(size, timeout_ns, min_members)
+    return ControlHandler(terms.membership(View.first(size)), terms, now_ns)
+
+
+def service_of(
+    key: JobKey, view: View, timeout_s: float, min_members: int | None = None, **options: Any
+) -> ControlService:
+    """Return a service for a job that begins with `view`; see `handler_of`."""
+    terms = terms_of(view, timeout_s, min_members)
+    handler = ControlHandler(terms.membership(view), terms, time.monotonic_ns())
+    return ControlService(key, handler, terms, **options)

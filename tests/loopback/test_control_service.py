@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from shoal.control import ControlClient, ControlService, JobKey
+from control_handlers import service_of
+from shoal.control import ControlClient, JobKey
 from shoal.control.messages import (
     MAX_FRAME_BYTES,
     DumpRequest,
@@ -28,6 +29,7 @@ from shoal.control.messages import (
     encode,
 )
 from shoal.control.service import STOP_COMMAND
+from shoal.control.terms import terms_of
 from shoal.errors import (
     DeadlineExceeded,
     MismatchError,
@@ -58,9 +60,7 @@ class Service:
     """A service that runs in a thread of this process."""
 
     def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
-        self.service = ControlService(
-            KEY, view=View.first(world_size), liveness_timeout_s=timeout_s
-        )
+        self.service = service_of(KEY, View.first(world_size), timeout_s)
         self.endpoint = self.service.endpoint
         self._read_fd, self._write_fd = os.pipe()
         self._thread = threading.Thread(target=self._run)
@@ -300,7 +300,8 @@ def test_a_failure_may_be_reported_from_within_on_lost() -> None:
 def test_a_client_may_be_closed_while_another_thread_still_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shoal.control.client._CLOSING_S", 0.5)
+    for module in ("client", "questions"):
+        monkeypatch.setattr(f"shoal.control.{module}._CLOSING_S", 0.5)
     with serving(2) as service, service.client(1) as other, ThreadPoolExecutor(1) as pool:
         other.join("run", 0, CONFIG, 1)
         client = service.client(0, deadline_s=1.0)
@@ -310,8 +311,8 @@ def test_a_client_may_be_closed_while_another_thread_still_waits(
             pass
         client.close()
         assert isinstance(answer.exception(DEADLINE_S), DeadlineExceeded)
-        assert client._context.closed
-        with pytest.raises(UsageError, match="is closed"):
+        assert client._questions._context.closed
+        with pytest.raises(UsageError, match="has left the job"):
             client.dump()
 
 
@@ -417,7 +418,7 @@ def test_nothing_is_left_running() -> None:
 
 def test_addresses_that_cannot_be_had() -> None:
     def start(**options: Any) -> None:
-        ControlService(KEY, view=View.first(1), liveness_timeout_s=1.0, **options).close()
+        service_of(KEY, View.first(1), 1.0, **options).close()
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -431,16 +432,10 @@ def test_addresses_that_cannot_be_had() -> None:
         start(host="no-such-host.invalid")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"view": View.first(1), "liveness_timeout_s": 0.0},
-        {"view": View.first(1), "liveness_timeout_s": float("inf")},
-    ],
-)
-def test_impossible_jobs(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        ControlService(KEY, **options)
+@pytest.mark.parametrize("timeout_s", [0.0, float("inf")])
+def test_impossible_timeouts(timeout_s: float) -> None:
+    with pytest.raises(UsageError, match="liveness timeout must be at least"):
+        terms_of(View.first(1), timeout_s)
 
 
 def test_impossible_deadlines() -> None:

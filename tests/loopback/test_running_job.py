@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from control_handlers import service_of
 from shoal.control import (
     ControlClient,
-    ControlService,
     JobKey,
     Member,
     find_running_job,
@@ -37,7 +37,7 @@ def running(*, has_worker: bool = True, has_finished: bool = False) -> Iterator[
     """Run the control plane of an elastic job; yield its host and port."""
     read_end, write_end = os.pipe()
     view = View.first(2)
-    service = ControlService(KEY, view=view, liveness_timeout_s=60.0, min_members=1)
+    service = service_of(KEY, view, 60.0, min_members=1)
     thread = threading.Thread(target=service.run, args=(read_end,))
     thread.start()
     clients = []

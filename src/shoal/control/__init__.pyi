@@ -14,6 +14,7 @@ from shoal.control.messages import Done as Done
 from shoal.control.messages import Dump as Dump
 from shoal.control.messages import GroupRequest as GroupRequest
 from shoal.control.messages import Join as Join
+from shoal.control.messages import StandBy as StandBy
 from shoal.control.messages import decode_reply as decode_reply
 from shoal.control.messages import encode as encode
 from shoal.control.process import ControlProcess as ControlProcess
@@ -22,7 +23,9 @@ from shoal.control.rendezvous import exchange_cards as exchange_cards
 from shoal.control.rendezvous import hand_in as hand_in
 from shoal.control.rendezvous import job_key as job_key
 from shoal.control.rendezvous import meeting_place as meeting_place
+from shoal.control.running_job import VARIABLE as VARIABLE
 from shoal.control.running_job import RunningJob as RunningJob
+from shoal.control.running_job import addresses_of as addresses_of
 from shoal.control.running_job import find_running_job as find_running_job
 from shoal.control.running_job import job_of as job_of
 from shoal.control.running_job import leave_note as leave_note
@@ -33,4 +36,4 @@ from shoal.control.server_socket import bind as bind
 from shoal.control.server_socket import make_router as make_router
 from shoal.control.server_socket import start_authenticator as start_authenticator
 from shoal.control.service import ControlService as ControlService
-from shoal.control.service import usual_liveness_timeout_s as usual_liveness_timeout_s
+from shoal.control.terms import usual_liveness_timeout_s as usual_liveness_timeout_s

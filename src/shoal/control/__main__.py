@@ -9,14 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.control.handler import ControlHandler
 from shoal.control.key import JobKey
 from shoal.control.process import Announcement, Orders
+from shoal.control.running_job import VARIABLE, leave_note, note_of
 from shoal.control.service import ControlService
+from shoal.control.standby import Standby
 from shoal.decoding import decode_json
 from shoal.errors import ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from shoal.control.message_handler import MessageHandler
 
 _STDIN = 0
 _CLOSE_S = 5.0
@@ -30,14 +38,7 @@ def main() -> int:
         return 0  # the parent has ended before it said anything
     orders = decode_json(line, Orders, "These are no orders for a control plane")
     try:
-        service = ControlService(
-            JobKey(orders.job_key),
-            view=orders.view,
-            min_members=orders.min_members,
-            liveness_timeout_s=orders.liveness_timeout_s,
-            host=orders.host,
-            port=orders.port,
-        )
+        service = _service(orders)
     except UsageError as error:
         _announce(Announcement(usage_error=str(error)))
         return error.exit_code
@@ -50,6 +51,26 @@ def main() -> int:
     closing.start()
     closing.join(_CLOSE_S)  # ZeroMQ has been seen to wait for ever here when the parent was killed
     return 0
+
+
+def _service(orders: Orders) -> ControlService:
+    """Return the service that is ordered."""
+    key, terms = JobKey(orders.job_key), orders.terms
+    handler: MessageHandler
+
+    def leave_word() -> None:
+        note = note_of(service.endpoint, key, is_given=orders.is_key_given)
+        try:
+            leave_note({VARIABLE: orders.note}, note)
+        except ResourceError as error:
+            sys.stderr.write(f"shoal: {error}\n")
+
+    if orders.view is None:
+        handler = Standby(terms, orders.keeper, orders.num_finished, leave_word)
+    else:
+        handler = ControlHandler(terms.membership(orders.view), terms, time.monotonic_ns())
+    service = ControlService(key, handler, terms, host=orders.host, port=orders.port)
+    return service
 
 
 def _announce(announcement: Announcement) -> None:

@@ -1,6 +1,6 @@
 """The control plane as a worker sees it: join, ask for groups, leave, report, hear of losses.
 
-Owns the two connections of one worker: one for questions, used by whoever asks, and the watcher's.
+Owns what one worker says to it: questions, asked by whoever has one, and what the watcher hears.
 Knows neither how groups are formed nor what they are used for. No wait here is longer than the
 deadline given to the constructor.
 """
@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
-import zmq
-
 from shoal.control.card_difference import name_ranks
-from shoal.control.connection import Connection
 from shoal.control.facts import ControlFacts
 from shoal.control.messages import (
     Apply,
@@ -29,18 +25,20 @@ from shoal.control.messages import (
     Join,
     Leave,
     Prepared,
+    Standing,
 )
-from shoal.control.waiting import R, not_asking, wait_for
+from shoal.control.questions import Questions, Whereabouts
+from shoal.control.waiting import R, not_asking
 from shoal.control.watcher import Watcher
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
     from shoal.control.key import JobKey
     from shoal.control.member import Member
-    from shoal.control.messages import Request
+    from shoal.control.messages import Request, StandBy
     from shoal.groups import GeneratorConfig
 
 _CLOSING_S = 2.0
@@ -52,7 +50,9 @@ class ControlClient:
 
     `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
     nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
-    `WorkerLost`. In a job that goes on without those that are lost, `member` hears of them instead.
+    `WorkerLost`. In a job that goes on without those that are lost, `member` hears of them instead,
+    and `on_stand_by` is called, on that thread as well, when this worker is to start a control
+    plane that stands by; it answers by `stand_by`.
     If that is a newcomer, `rank` is what it was told to be; None: any that is free.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
@@ -68,48 +68,46 @@ class ControlClient:
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
         member: Member | None = None,
+        on_stand_by: Callable[[StandBy, ControlClient], None] | None = None,
     ) -> None:
         if deadline_s <= 0:
             message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
             raise UsageError(message)
-        self.endpoint = endpoint
-        """The address of the control plane."""
         self._leavers: deque[int] = deque()
         self._somebody_left = threading.Event()
         self._deadline_s = deadline_s
-        self._report_loss = on_lost
+        self._report_loss, self._start_standby = on_lost, on_stand_by
         self._member = member
-        self._failure: ShoalError | None = None
-        self._asking = threading.Lock()
-        self._closed = threading.Event()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        try:
-            self._watcher = Watcher(
-                self._context,
-                endpoint,
-                key,
-                rank,
-                deadline_s,
-                self._on_lost,
-                self._on_left,
-                member,
-            )
-        except BaseException:
-            self._context.term()
-            raise
+        self._failure: WorkerLost | None = None
+        self._is_closed = False
+        self._joined: dict[str, Join] = {}
+        """The sessions that this worker takes part in, to be joined anew at a successor."""
+        self._whereabouts = Whereabouts(endpoint)
+        self._watcher = Watcher(self._whereabouts, key, rank, deadline_s, self, member)
         self.rank = self._watcher.rank
         """This worker's."""
         self.size = self._watcher.size
         """The number of workers with which the job began, as a newcomer hears it."""
-        self._connection = Connection(self._context, endpoint, key)
-        self.facts = ControlFacts(endpoint, key, deadline_s, self.check)
+        self._questions = Questions(
+            self._whereabouts, key, deadline_s, check=self.check, told=self._joined.values
+        )
+        goes_on = member is not None and not member.is_fixed
+        self.facts = ControlFacts(
+            self._whereabouts, key, deadline_s, self.check, keeps_facts=goes_on
+        )
         """What workers publish for each other."""
+        self._watcher.start()
+
+    @property
+    def endpoint(self) -> str:
+        """The present address of the control plane."""
+        return self._whereabouts.endpoint
 
     def check(self) -> None:
         """Raise the loss that ends the job, if there was one."""
         if self._member is not None:
             self._member.check()
-        if isinstance(self._failure, WorkerLost):
+        if self._failure is not None:
             raise self._failure
 
     def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
@@ -119,6 +117,7 @@ class ControlClient:
         """
         message = Join(session, self.rank, host, config, seed)
         self._ask(message, Done, f"to join session {session!r}")
+        self._joined[session] = message
 
     def request_group(self, session: str, step: int) -> Assigned:
         """Return this worker's next group, once all its members have asked.
@@ -136,6 +135,7 @@ class ControlClient:
     def leave(self, session: str) -> None:
         """Make no more requests in `session`; no group that has not started waits for this rank."""
         self._ask(Leave(session, self.rank), Done, f"to leave session {session!r}")
+        self._joined.pop(session, None)
 
     def dump(self) -> Dump:
         """Return what the control plane knows; works also after a loss."""
@@ -191,14 +191,12 @@ class ControlClient:
         unless it leaves in the middle of a training (not `is_finished`).
         A thread that still waits for an answer ends this client's sockets once it stops waiting.
         """
-        if self._closed.is_set():
+        if self._is_closed:
             return
-        self._closed.set()
+        self._is_closed = True
         self._watcher.stop(_CLOSING_S, is_finished=is_finished)
         self.facts.close()
-        if self._asking.acquire(timeout=_CLOSING_S):
-            self._dispose()
-            self._asking.release()
+        self._questions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -214,47 +212,13 @@ class ControlClient:
         self.close()
 
     def _ask(self, message: Request, kind: type[R], purpose: str) -> R:
-        with self._turn():
-            if self._failure is not None:
-                raise self._failure
-            self._connection.send(message)
-            try:
-                return wait_for(
-                    self._connection,
-                    kind,
-                    self._deadline_s,
-                    self._late(purpose),
-                    check=self.check,
-                )
-            except (DeadlineExceeded, WorkerLost) as error:
-                # A late answer would be taken for that to the next question.
-                self._failure = error
-                raise
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Let one thread at a time use the connection for questions."""
-        with self._asking:
-            if self._closed.is_set():
-                message = f"The control client of rank {self.rank} is closed; make another one."
-                raise UsageError(message)
-            try:
-                yield
-            finally:
-                if self._closed.is_set():
-                    self._dispose()
-
-    def _dispose(self) -> None:
-        """Close what is left. The last caller does: `close`, or a thread that was still asking."""
-        if self._watcher.has_ended and not self._context.closed:
-            self._connection.close(0)
-            self._context.term()
+        if self._failure is not None:
+            raise self._failure
+        return self._questions.ask(message, kind, self._late(purpose))
 
     def _dump(self, deadline_s: float) -> Dump:
         late = f"The control plane did not answer rank {self.rank} within {deadline_s:g} s."
-        with self._turn():
-            self._connection.send(DumpRequest())
-            return wait_for(self._connection, Dump, deadline_s, late, skip_others=True)
+        return self._questions.look(DumpRequest(), Dump, late, deadline_s)
 
     def _blame(self, session: str) -> str:
         """Return a sentence about the workers that `session` waits for, or '' if unknown."""
@@ -292,11 +256,34 @@ class ControlClient:
         self._somebody_left.wait(seconds)
         return self._leavers[0] if self._leavers else None
 
-    def _on_left(self, rank: int) -> None:
+    def stand_by(self, endpoint: str) -> None:
+        """Say where a control plane stands by beside this worker; nothing if it cannot."""
+        self._watcher.post(Standing(self.rank, endpoint), min(self._deadline_s, _CLOSING_S))
+
+    def on_stand_by(self, order: StandBy) -> None:
+        """Have a control plane started that stands by, if this worker can."""
+        if self._start_standby is None:
+            self.stand_by("")
+        else:
+            self._start_standby(order, self)
+
+    def on_moved(self, then: Callable[[], None]) -> None:
+        """Tell a successor of the control plane what this worker has told the one before it."""
+
+        def tell() -> None:
+            if self.facts.catch_up():
+                then()
+            self._questions.catch_up()
+
+        threading.Thread(target=tell, daemon=True).start()
+
+    def on_left(self, rank: int) -> None:
+        """Take note of a worker that has left in the middle of a training."""
         self._leavers.append(rank)
         self._somebody_left.set()
 
-    def _on_lost(self, lost: WorkerLost) -> None:
+    def on_lost(self, lost: WorkerLost) -> None:
+        """Take note that a worker, or the control plane, is lost, and this one cannot go on."""
         is_elastic = self._member is not None and not self._member.is_fixed
         if is_elastic and lost.rank == self.rank:
             message = (

@@ -35,6 +35,14 @@ _EVENTS = (
 )
 
 
+class ServiceGone(WorkerLost):
+    """The service that a connection leads to is gone; another one may stand by for it."""
+
+
+class ServiceSilent(ServiceGone):
+    """The service that a connection leads to answers no more, and may yet come to itself."""
+
+
 class Connection:
     """A connection to the service at `endpoint`. Connects in the background, with retries.
 
@@ -54,11 +62,17 @@ class Connection:
         self._is_established = False
         self._refusals = 0
         self._refused_at = 0.0
-        self._failure: MismatchError | WorkerLost | None = None
+        self._failure: MismatchError | ServiceGone | None = None
+        self._other: Connection | None = None
         self.poller = zmq.Poller()
-        self.poller.register(self._socket, zmq.POLLIN)
-        self.poller.register(self._events, zmq.POLLIN)
+        for socket in self.sockets:
+            self.poller.register(socket, zmq.POLLIN)
         self._socket.connect(endpoint)
+
+    @property
+    def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
+        """What `receive` looks at."""
+        return self._socket, self._events
 
     def send(self, message: Request) -> None:
         """Queue `message`; it leaves once the connection stands."""
@@ -67,7 +81,7 @@ class Connection:
     def receive(self, timeout_s: float) -> Reply | None:
         """Return the next reply, or None after `timeout_s` or when another socket is readable.
 
-        Raises `MismatchError` if the service does not accept the job key, `WorkerLost` if the
+        Raises `MismatchError` if the service does not accept the job key, `ServiceGone` if the
         connection was closed, `ProtocolError` if what came is no reply.
         """
         ready = {}
@@ -83,6 +97,16 @@ class Connection:
             raise self._failure
         return None
 
+    def watch(self, other: Connection | None) -> None:
+        """Let `receive` return, too, when something is to be received by `other`; None: no more."""
+        if self._other is not None:
+            for socket in self._other.sockets:
+                self.poller.unregister(socket)
+        self._other = other
+        if other is not None:
+            for socket in other.sockets:
+                self.poller.register(socket, zmq.POLLIN)
+
     def close(self, linger_s: float) -> None:
         """Close, giving what was sent `linger_s` to leave."""
         self._socket.disable_monitor()
@@ -94,16 +118,16 @@ class Connection:
         advice = "run the same version of Shoal everywhere"
         return decoded(decode_reply, payload, fault, advice, ProtocolError)
 
-    def _read_events(self) -> MismatchError | WorkerLost | None:
+    def _read_events(self) -> MismatchError | ServiceGone | None:
         """Return what the socket's events say has gone wrong, if anything."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._is_established, self._refusals = True, 0
             elif self._is_established:
-                return WorkerLost(
-                    f"The control plane at {self._endpoint} is gone: the process of rank 0 that "
-                    "keeps it, or the connection to its machine, has ended."
+                return ServiceGone(
+                    f"The control plane at {self._endpoint} is gone: its process, or the"
+                    " connection to its machine, has ended."
                 )
             elif event != zmq.EVENT_DISCONNECTED:
                 self._refusals += 1
@@ -114,8 +138,7 @@ class Connection:
                 "with the same one, and one job per address."
             )
         if self._refusals and time.monotonic() - self._refused_at > _GONE_S:
-            return WorkerLost(
-                f"The control plane at {self._endpoint} has ended before it let this worker in: "
-                "the process of rank 0, which keeps it, is gone."
+            return ServiceGone(
+                f"The control plane at {self._endpoint} has ended before it let this worker in."
             )
         return None

@@ -1,55 +1,54 @@
 """Facts as a worker publishes and reads them: over the control plane, never longer than a deadline.
 
-Owns a connection of its own: questions about groups may hold theirs for as long as a group takes to
-form. Ends its waits as soon as somebody is known to be lost.
+Asks over a connection of its own: questions about groups may hold theirs for as long as a group
+takes to form. Ends its waits as soon as somebody is known to be lost.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-import zmq
-
-from shoal.control.connection import Connection
-from shoal.control.messages import Done, Facts, ReadFacts, Reply, SetFact
-from shoal.control.waiting import wait_for
-from shoal.errors import ShoalError, UsageError
+from shoal.control.messages import Done, Facts, ReadFacts, SetFact
+from shoal.control.questions import Questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from shoal.control.key import JobKey
-    from shoal.control.messages import FactRequest
+    from shoal.control.messages import Request
+    from shoal.control.questions import Whereabouts
 
-R = TypeVar("R", bound=Reply)
-
-_LOOK_S: Final = 0.2
-"""The seconds between two looks of a wait whether a worker is lost."""
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.1
-_CLOSING_S: Final = 2.0
 
 
 class ControlFacts:
-    """`comm.FactStore` and `control.job_card.CardStore` over the control plane at `endpoint`.
+    """`comm.FactStore` and `control.job_card.CardStore` over the control plane, as it moves.
 
     `check` raises when waiting is in vain. All methods may be called from any thread; they raise
     `WorkerLost` as soon as a worker is known to be lost, and `DeadlineExceeded` if the control
-    plane does not answer within `deadline_s` seconds.
+    plane does not answer within `deadline_s` seconds. A job that goes on (`keeps_facts`) finds what
+    this worker has published at a successor as well.
     """
 
     def __init__(
-        self, endpoint: str, key: JobKey, deadline_s: float, check: Callable[[], None]
+        self,
+        whereabouts: Whereabouts,
+        key: JobKey,
+        deadline_s: float,
+        check: Callable[[], None],
+        *,
+        keeps_facts: bool = False,
     ) -> None:
-        self._deadline_s, self._check = deadline_s, check
-        self._lock = threading.Lock()
-        self._failure: ShoalError | None = None
-        self._closed = threading.Event()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection = Connection(self._context, endpoint, key)
+        self._check, self._keeps_facts = check, keeps_facts
+        self._published: dict[str, bytes] = {}
+        self._late = (
+            f"The control plane did not answer within {deadline_s:g} s: the machine that keeps it"
+            " hangs or cannot be reached."
+        )
+        self._questions = Questions(whereabouts, key, deadline_s, check=check, told=self._told)
 
     def publish(self, fact: str) -> None:
         """Make `fact` known."""
@@ -61,7 +60,11 @@ class ControlFacts:
 
     def set(self, name: str, value: bytes | None) -> None:
         """Publish `value` under `name`; None takes back what was there."""
-        self._ask(SetFact(name, value), Done)
+        if self._keeps_facts and value is not None:
+            self._published[name] = value
+        else:
+            self._published.pop(name, None)
+        self._questions.ask(SetFact(name, value), Done, self._late)
 
     def get(self, name: str) -> bytes:
         """Return what is under `name`; `wait` for it first."""
@@ -81,37 +84,19 @@ class ControlFacts:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def catch_up(self) -> bool:
+        """Publish at a successor of the control plane what this worker has published.
+
+        Return whether it is there now.
+        """
+        return self._questions.catch_up()
+
     def close(self) -> None:
-        """Close the connection, or let the thread that is asking do so. Safe to call twice."""
-        self._closed.set()
-        if self._lock.acquire(timeout=_CLOSING_S):
-            self._dispose()
-            self._lock.release()
+        """Close the connection. Safe to call twice."""
+        self._questions.close()
+
+    def _told(self) -> list[Request]:
+        return [SetFact(name, value) for name, value in list(self._published.items())]
 
     def _read(self, names: Sequence[str]) -> tuple[bytes | None, ...]:
-        return self._ask(ReadFacts(tuple(names)), Facts).values
-
-    def _ask(self, message: FactRequest, kind: type[R]) -> R:
-        with self._lock:
-            if self._closed.is_set():
-                raise UsageError("This worker has left the job; start it again.")
-            if self._failure is not None:
-                raise self._failure
-            try:
-                self._connection.send(message)
-                late = (
-                    f"The control plane did not answer within {self._deadline_s:g} s: the machine"
-                    " of rank 0, which keeps it, hangs or cannot be reached."
-                )
-                return wait_for(self._connection, kind, self._deadline_s, late, check=self._check)
-            except ShoalError as error:
-                self._failure = error  # a late answer would be taken for that to the next question
-                raise
-            finally:
-                if self._closed.is_set():
-                    self._dispose()
-
-    def _dispose(self) -> None:
-        if not self._context.closed:
-            self._connection.close(0)
-            self._context.term()
+        return self._questions.ask(ReadFacts(tuple(names)), Facts, self._late).values

@@ -7,13 +7,14 @@ are counted and answered, never raised. docs/papers.md, 3.4 (group generator as 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import shoal
+from shoal.control.appointment import Appointment
 from shoal.control.fact_table import FactTable
 from shoal.control.group_run import Answer, GroupRun
 from shoal.control.liveness import Liveness
+from shoal.control.message_handler import MessageHandler
 from shoal.control.messages import (
     Apply,
     Arrive,
@@ -23,6 +24,7 @@ from shoal.control.messages import (
     Dump,
     DumpRequest,
     Failed,
+    Follow,
     Goodbye,
     GroupRequest,
     Heard,
@@ -31,54 +33,74 @@ from shoal.control.messages import (
     Leave,
     Left,
     Lost,
+    Moved,
     Prepare,
     Prepared,
     Proposed,
     ReadFacts,
     RefusalKind,
     Refused,
-    Rejected,
     Reply,
     Reported,
     Request,
     SetFact,
+    StandBy,
+    StandbyLost,
+    Standing,
+    Succeeded,
+    Successor,
+    Unfollow,
     Welcome,
-    decode_request,
 )
 from shoal.control.refusal import Refusal
-from shoal.decoding import decoded
-from shoal.errors import ProtocolError
 from shoal.groups import waiting_for
-from shoal.membership import Arrivals, Decision, Proposal, TooFew
+from shoal.membership import Arrivals, CutOff, Decision, Proposal, TooFew
 from shoal.membership import Refusal as NotTakenIn
 from shoal.units import NANOSECONDS_PER_MILLISECOND, NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shoal.control.terms import Terms
     from shoal.membership import Event, Membership, View
 
 MAX_SESSIONS = 64
 """Sessions that may be open at once; more are a leak in the caller."""
 
+_ABSENT: Final = (
+    "The control plane was lost, and this worker did not come over in time to the one that stood"
+    " by."
+)
+
 PATIENCE_NS: Final = 60 * NANOSECONDS_PER_SECOND
 """How long members may prepare to go on with newcomers, while what they do goes on."""
 
 
-class ControlHandler:
+class ControlHandler(MessageHandler):
     """The control plane of one job, without its sockets; `membership` says who takes part.
 
-    `identity` is an opaque name of the connection a message came over. Every method that takes
-    `now_ns` (nanoseconds on any monotonic clock) returns what to send where.
+    `terms` are those of the job, and `keeper` the rank beside which it runs. What has stood by
+    brings what it knows of the workers (`liveness`), and the number of the last preparation.
     """
 
-    def __init__(self, membership: Membership, liveness_timeout_ns: int, now_ns: int) -> None:
-        self.strangers = 0
+    def __init__(
+        self,
+        membership: Membership,
+        terms: Terms,
+        now_ns: int,
+        *,
+        keeper: int = 0,
+        liveness: Liveness | None = None,
+        after_preparation: int = 0,
+    ) -> None:
+        super().__init__()
         self._membership = membership
-        self._size = len(membership.view)
-        self._arrivals = Arrivals(PATIENCE_NS)
+        self._terms = terms
+        self._arrivals = Arrivals(PATIENCE_NS, after_preparation)
         self._started_ns = now_ns
-        self._liveness = Liveness(membership.view.members, liveness_timeout_ns)
+        self._liveness = liveness or Liveness(membership.view.members, terms.timeout_ns)
+        hosts = dict(zip(membership.view.members, membership.view.hosts, strict=True))
+        self._appointment = Appointment(keeper, hosts.get(keeper, -1))
         self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
         self._lost: Lost | None = None
@@ -87,8 +109,6 @@ class ControlHandler:
         """Why workers take part no more that were lost, by their connections: a process that starts
         anew may come in as the rank of one of them."""
         self._told: set[bytes] = set()
-        self._handled = 0
-        self._rejected: Counter[RefusalKind] = Counter()
 
     @property
     def is_fixed(self) -> bool:
@@ -100,33 +120,14 @@ class ControlHandler:
         """Whether no worker is there any more."""
         return not self._liveness.alive()
 
-    def receive(self, identity: bytes, payload: bytes, now_ns: int) -> list[Answer]:
-        """Act on the bytes of one message; they may be anything."""
-        try:
-            message = decoded(decode_request, payload, "Not a valid message", raises=ProtocolError)
-        except ProtocolError as error:
-            return self._reject(identity, RefusalKind.MALFORMED, str(error))
-        return self.handle(identity, message, now_ns)
-
-    def reject_frames(self, identity: bytes, count: int) -> list[Answer]:
-        """Answer something that came in `count` frames where a message has one."""
-        sentence = f"A message has one frame, this one has {count}."
-        return self._reject(identity, RefusalKind.MALFORMED, sentence)
-
-    def handle(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
-        """Act on one message."""
-        try:
-            answers = self._act(identity, message, now_ns)
-        except Refusal as refusal:
-            return self._reject(identity, refusal.kind, str(refusal))
-        self._handled += 1
-        return answers
-
     def tick(self, now_ns: int) -> list[Answer]:
         """Notice workers that have gone silent."""
-        answers = [a for lost in self._liveness.silent(now_ns) for a in self._lose(lost, now_ns)]
+        answers: list[Answer] = []
+        for lost in self._liveness.silent(now_ns):
+            answers += self._lose(lost, now_ns, has_ended=False)
         answers += self._heed(self._arrivals.poll(now_ns), now_ns)
-        return answers + self._heed(self._membership.poll(now_ns), now_ns)
+        answers += self._heed(self._membership.poll(now_ns), now_ns)
+        return answers + self._appoint()
 
     def disconnected(self, identity: bytes, now_ns: int) -> list[Answer]:
         """Note that a connection has closed: fatal if a worker that is alive was watched on it."""
@@ -134,7 +135,7 @@ class ControlHandler:
         if rank is None:
             return []
         reason = f"Rank {rank} closed its connection unexpectedly: its process has ended."
-        return self._lose(Lost(rank, reason), now_ns)
+        return self._lose(Lost(rank, reason), now_ns, has_ended=True)
 
     def shut_down(self, rank: int | None, reason: str) -> list[Answer]:
         """Tell all workers that are still there that the control plane ends."""
@@ -172,6 +173,10 @@ class ControlHandler:
                 return self._on_reported(identity, message, now_ns)
             case Prepared():
                 return self._on_prepared(identity, message, now_ns)
+            case Standing() | StandbyLost():
+                return self._on_standing(identity, message)
+            case Follow() | Moved() | Unfollow():
+                return self._on_change_of_place(identity, message, now_ns)
         if self._lost is not None:
             return [(identity, self._lost)]
         return self._act_while_it_runs(identity, message, now_ns)
@@ -242,8 +247,8 @@ class ControlHandler:
             )
             raise Refusal(RefusalKind.MISMATCH, sentence)
         rank = self._liveness.admit(identity, message.rank, now_ns)
-        timeout_ms = self._liveness.timeout_ns // NANOSECONDS_PER_MILLISECOND
-        return [(identity, Arrived(rank, self._size, self._membership.view, timeout_ms))]
+        arrived = Arrived(rank, self._terms.size, self._membership.view, self._terms.timeout_ms)
+        return [(identity, arrived), *self._successor_for([identity])]
 
     def _on_prepared(self, identity: bytes, message: Prepared, now_ns: int) -> list[Answer]:
         self._check_watched(identity, message.rank)
@@ -264,7 +269,7 @@ class ControlHandler:
             return self._tell(lost, [identity])
         if not is_new:
             return [(identity, Heard())]
-        return [(identity, Welcome(self._liveness.timeout_ns // NANOSECONDS_PER_MILLISECOND))]
+        return [(identity, Welcome(self._terms.timeout_ms)), *self._successor_for([identity])]
 
     def _on_goodbye(self, identity: bytes, message: Goodbye, now_ns: int) -> list[Answer]:
         rank = message.rank
@@ -279,6 +284,7 @@ class ControlHandler:
             self._drop_sessions()
             reason = f"Rank {rank} has {'finished' if message.is_finished else 'left'}."
             self._arrivals.gone(rank)
+            self._appointment.gone(rank)
             events = self._membership.leave(rank, reason, now_ns, has_finished=message.is_finished)
             answers += self._heed(events, now_ns)
         return answers
@@ -288,7 +294,7 @@ class ControlHandler:
         if message.culprit is None:
             self._told.add(identity)
             lost = Lost(message.rank, f"Rank {message.rank} gave up: {message.reason}")
-            return [*self._lose(lost, now_ns), (identity, Done())]
+            return [*self._lose(lost, now_ns, has_ended=True), (identity, Done())]
         self._check_rank(message.culprit)
         if self._lost is not None:
             # Workers that stop because of a loss break connections to workers that are well.
@@ -297,7 +303,8 @@ class ControlHandler:
         if not self.is_fixed and (is_old or message.culprit not in self._membership):
             return [(identity, Done())]  # that one is gone, and another process may be this rank
         sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
-        return [*self._lose(Lost(message.culprit, sentence), now_ns), (identity, Done())]
+        lost = Lost(message.culprit, sentence)
+        return [*self._lose(lost, now_ns, has_ended=False), (identity, Done())]
 
     def _on_reported(self, identity: bytes, message: Reported, now_ns: int) -> list[Answer]:
         self._check_watched(identity, message.rank)
@@ -306,8 +313,7 @@ class ControlHandler:
 
     def _check_rank(self, rank: int) -> None:
         if not self._liveness.knows(rank):
-            size = len(self._membership.view)
-            sentence = f"There is no rank {rank} in a job of {size} workers."
+            sentence = f"There is no rank {rank} in a job of {self._terms.size} workers."
             raise Refusal(RefusalKind.NO_SUCH_WORKER, sentence)
 
     def _check_watched(self, identity: bytes, rank: int) -> None:
@@ -315,14 +321,22 @@ class ControlHandler:
             sentence = f"Rank {rank} is not watched over this connection: send a heartbeat first."
             raise Refusal(RefusalKind.NOT_JOINED, sentence)
 
-    def _lose(self, lost: Lost, now_ns: int) -> list[Answer]:
-        """Mark a worker as lost, once; see what becomes of the job without it."""
-        if lost.rank is None or self._liveness.is_lost(lost.rank):
+    def _lose(self, lost: Lost, now_ns: int, *, has_ended: bool) -> list[Answer]:
+        """Mark a worker as lost, once; see what becomes of the job without it.
+
+        Whether its process `has_ended` may be known later than that it is lost.
+        """
+        if lost.rank is None:
             return []
+        if self._liveness.is_lost(lost.rank):
+            events = self._membership.ended(lost.rank, now_ns) if has_ended else []
+            return self._heed(events, now_ns)
         self._liveness.lose(lost.rank)
         self._arrivals.gone(lost.rank)
+        self._appointment.gone(lost.rank)
         self._outside[self._liveness.identity_of(lost.rank)] = lost
-        return self._heed(self._membership.lose(lost.rank, lost.reason, now_ns), now_ns)
+        events = self._membership.lose(lost.rank, lost.reason, now_ns, has_ended=has_ended)
+        return self._heed(events, now_ns)
 
     def _heed(self, events: Iterable[Event], now_ns: int) -> list[Answer]:
         """Act on what has become of the membership; let newcomers in when it rests."""
@@ -331,6 +345,8 @@ class ControlHandler:
             match event:
                 case TooFew(change):
                     answers += self._end(Lost(change.rank, change.reason))
+                case CutOff(reason):
+                    answers += self._leave_outside(reason)
                 case Proposal():
                     answers += self._to(event.members, Proposed(event))
                 case Decision():
@@ -351,6 +367,67 @@ class ControlHandler:
         for run in self._runs.values():
             answers += [(identity, lost) for identity in run.abandon()]
         return answers
+
+    def take_over(
+        self, absent: Iterable[int], events: Iterable[Event], now_ns: int
+    ) -> list[Answer]:
+        """Begin in place of a control plane that is lost, without those that are `absent`."""
+        for rank in absent:
+            identity = self._liveness.identity_of(rank)
+            self._liveness.lose(rank)
+            self._outside[identity] = Lost(rank, _ABSENT)
+        answers: list[Answer] = [(identity, Succeeded()) for identity in self._liveness.alive()]
+        return answers + self._heed(events, now_ns)
+
+    def _on_change_of_place(
+        self, identity: bytes, message: Follow | Moved | Unfollow, now_ns: int
+    ) -> list[Answer]:
+        """Act on a worker that goes over to another control plane, or comes late to this one."""
+        rank = message.rank
+        if not isinstance(message, Follow):
+            self._check_watched(identity, rank)
+            reason = f"Rank {rank} has heard nothing of this control plane, and left it."
+            return self._lose(Lost(rank, reason), now_ns, has_ended=False)
+        if self._liveness.rank_of(identity) == rank or not self._liveness.is_lost(rank):
+            return self._on_heartbeat(identity, Heartbeat(rank), now_ns)
+        return [(identity, Lost(rank, _ABSENT))]
+
+    def _leave_outside(self, reason: str) -> list[Answer]:
+        """Tell each worker that is left that it is out, for others may go on without it."""
+        self._lost = Lost(None, reason)
+        there = self._liveness.alive()
+        self._told.update(there)
+        return [(each, Lost(self._liveness.rank_of(each), reason)) for each in there]
+
+    def _appoint(self) -> list[Answer]:
+        """Ask somebody to stand by, once all are there."""
+        if self.is_fixed or self._lost is not None or self._liveness.are_expected:
+            return []
+        members = self._membership.view.members
+        rank = self._appointment.ask(
+            self._membership.view, [each for each in members if self._liveness.is_alive(each)]
+        )
+        if rank is None:
+            return []
+        return self._to([rank], StandBy(self._terms, self._membership.num_finished))
+
+    def _on_standing(self, identity: bytes, message: Standing | StandbyLost) -> list[Answer]:
+        self._check_watched(identity, message.rank)
+        answers: list[Answer] = [(identity, Done())]
+        match message:
+            case Standing(rank, endpoint):
+                if self._appointment.stands(rank, endpoint):
+                    answers += self._successor_for(self._liveness.alive())
+            case StandbyLost(_, endpoint):
+                self._appointment.lost(endpoint)
+        return answers
+
+    def _successor_for(self, identities: Iterable[bytes]) -> list[Answer]:
+        """Return where somebody stands by, for these connections, if anybody does."""
+        if not self._appointment.endpoint:
+            return []
+        successor = Successor(self._appointment.endpoint)
+        return [(identity, successor) for identity in identities]
 
     def _to(self, members: Iterable[int], reply: Reply) -> list[Answer]:
         """Return `reply` for the connections on which `members` are watched."""
@@ -375,7 +452,3 @@ class ControlHandler:
         finished, members = self._liveness.finished(), self._membership.view.members
         for name in [n for n, s in self._runs.items() if s.is_over(members, finished)]:
             del self._runs[name]
-
-    def _reject(self, identity: bytes, kind: RefusalKind, reason: str) -> list[Answer]:
-        self._rejected[kind] += 1
-        return [(identity, Rejected(kind, reason))]

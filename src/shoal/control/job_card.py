@@ -124,6 +124,7 @@ def agree(
 def fit(
     store: CardStore,
     rank: int,
+    member: int,
     key: JobKey,
     topic: str,
     card: JobCard,
@@ -131,23 +132,24 @@ def fit(
 ) -> None:
     """Raise `MismatchError` unless newcomer `rank` brings what those have agreed on who train.
 
-    Nobody else hears of it. Raises `DeadlineExceeded` if they have not agreed on `topic` within
-    `deadline_s` seconds.
+    Any `member` of them can tell, and later this one can. Nobody else hears of it. Raises
+    `DeadlineExceeded` if that one has not come to `topic` within `deadline_s` seconds.
     """
     table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
-    if table.read("verdict") is None or (theirs := table.read("0")) is None:
+    if (theirs := table.read(str(member))) is None:
         message = (
             f"The job that runs did not begin the training {topic!r}, which this worker came to"
             f" join, within {deadline_s:g} s."
         )
         raise DeadlineExceeded(message)
-    if not table.is_genuine("0", theirs):
-        raise MismatchError(other_key([0]))
-    # As rank 0 it would be compared with itself.
+    if not table.is_genuine(str(member), theirs):
+        raise MismatchError(other_key([member]))
+    # All members have agreed with rank 0; as rank 0 this one would be compared with itself.
     cards = {0: decode_json(theirs.payload, JobCard, "No card"), rank or card.num_ranks: card}
     if sentence := compare(cards):
         message = f"This worker does not fit the job that it came to join. {sentence}"
         raise MismatchError(message)
+    table.lay(str(rank), msgspec.json.encode(card))
 
 
 def _obey(sealed: _Sealed, rank: int, *, is_genuine: bool) -> tuple[str, ...]:

@@ -76,11 +76,15 @@ class Liveness:
                 f"Rank {rank} takes part already, and another process came to join as rank {rank}:"
                 " give it a RANK of its own, or none.",
             )
+        self.watch(identity, rank, now_ns)
+        return rank
+
+    def watch(self, identity: bytes, rank: int, now_ns: int) -> None:
+        """Note that `rank` is alive over a new connection, whatever it was before."""
         if (before := self._workers.get(rank)) is not None:
             self._rank_of.pop(before.identity, None)
         self._rank_of[identity] = rank
         self._workers[rank] = _Worker(WorkerState.ALIVE, identity, now_ns, 0, now_ns)
-        return rank
 
     def goodbye(self, rank: int, *, is_finished: bool = True) -> None:
         """Note that `rank` has finished, or left; it may come back over a new connection."""
@@ -100,7 +104,23 @@ class Liveness:
 
     def identity_of(self, rank: int) -> bytes:
         """Return the connection over which `rank` is watched; nothing if it never was."""
-        return self._workers[rank].identity
+        worker = self._workers.get(rank)
+        return b"" if worker is None else worker.identity
+
+    @property
+    def are_expected(self) -> bool:
+        """Whether workers are still to come that belong to the job."""
+        return any(each.state is WorkerState.EXPECTED for each in self._workers.values())
+
+    def is_alive(self, rank: int) -> bool:
+        """Return whether `rank` is there, as far as anybody knows."""
+        worker = self._workers.get(rank)
+        return worker is not None and worker.state is WorkerState.ALIVE
+
+    def heard(self, now_ns: int) -> set[int]:
+        """Return the workers that are alive, and have been heard within the timeout."""
+        silent = {lost.rank for lost in self.silent(now_ns)}
+        return {rank for rank in self._workers if self.is_alive(rank) and rank not in silent}
 
     def is_lost(self, rank: int) -> bool:
         """Return whether `rank` is known to be lost."""
@@ -120,8 +140,8 @@ class Liveness:
         ]
 
     def lose(self, rank: int) -> None:
-        """Mark `rank` as lost."""
-        self._workers[rank].state = WorkerState.LOST
+        """Mark `rank` as lost, also if it has never been there."""
+        self._workers.setdefault(rank, _Worker()).state = WorkerState.LOST
 
     def alive(self) -> list[bytes]:
         """Return the connections of the workers that are alive."""

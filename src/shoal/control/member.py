@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging, WorkerLost
-from shoal.membership import Decision, Preparation, Proposal, Report
+from shoal.membership import Decision, Position, Preparation, Proposal, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +76,7 @@ class Member:
         """What begins to prepare a view with newcomers, beside whatever is done."""
         self._deadline_s = deadline_s
         self._participants: dict[str, Participant] = {}
+        self._preparation = 0
         self._proposal: Proposal | None = None
         self._decision: Decision | None = None
         self._under_way = 0
@@ -84,6 +85,16 @@ class Member:
     def is_fenced(self) -> bool:
         """Whether the view is about to change, so that nothing may begin or count in it."""
         return self._proposal is not None
+
+    @property
+    def position(self) -> Position:
+        """How far this worker knows the membership to have come.
+
+        Told while `changed` is held by somebody who waits for a control plane to serve.
+        """
+        known, proposal = self._decision or self.decision, self._proposal
+        number = 0 if proposal is None else proposal.number
+        return Position(known.view, known.way, number, self._preparation)
 
     @property
     def way(self) -> int:
@@ -126,6 +137,11 @@ class Member:
                 return self.view
             message = f"Rank {rank} was not taken into the job within {self._deadline_s:g} s."
             raise DeadlineExceeded(message)
+
+    def prepare_for(self, preparation: Preparation) -> None:
+        """Begin to prepare a view with newcomers."""
+        self._preparation = preparation.number
+        self.prepare(preparation)
 
     def propose(self, proposal: Proposal) -> Report | None:
         """Stop what the view does, and return how far this worker is; None if it is a newcomer."""
@@ -198,8 +214,9 @@ class Member:
     def _install(self) -> None:
         if self._decision is None or self._under_way:
             return
-        decision, self._decision, self._proposal = self._decision, None, None
+        decision = self._decision
         self.view, self.decision = decision.view, decision
+        self._decision = self._proposal = None
         self.unfence(decision)
         for name, participant in self._participants.items():
             participant.install(decision.view_of(name), decision.rounds_of(name))

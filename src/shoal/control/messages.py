@@ -14,8 +14,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from shoal.control.terms import Terms
 from shoal.groups import GeneratorConfig, GeneratorState
-from shoal.membership import Decision, Preparation, Proposal, Report, View
+from shoal.membership import Decision, Position, Preparation, Proposal, Report, View
 
 MAX_FRAME_BYTES = 1 << 24
 """Longest message the service accepts; a connection that sends more is closed."""
@@ -23,6 +24,7 @@ MAX_FRAME_BYTES = 1 << 24
 SessionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 RankNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 20)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=2000)]
+Endpoint: TypeAlias = Annotated[str, Meta(max_length=400)]
 FactName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=400)]
 
 
@@ -132,6 +134,45 @@ class Reported(Message, frozen=True):
     """None from a newcomer that has not gone on in any view yet."""
 
 
+class Standing(Message, frozen=True):
+    """Rank `rank` has been asked to `StandBy`, and does so at `endpoint`. Answered `Done`."""
+
+    rank: RankNumber
+    endpoint: Endpoint
+    """Nothing if it cannot."""
+
+
+class StandbyLost(Message, frozen=True):
+    """Nobody stands by at `endpoint` any more, as rank `rank` hears. Answered `Done`."""
+
+    rank: RankNumber
+    endpoint: Endpoint
+
+
+class Follow(Message, frozen=True):
+    """Rank `rank` tells the one that stands by how far the membership has come.
+
+    The first on a connection is answered `Welcome`, others `Heard`.
+    """
+
+    rank: RankNumber
+    position: Position
+    has_moved: bool = False
+    """Whether it has gone over, since it hears nothing of the control plane."""
+
+
+class Unfollow(Message, frozen=True):
+    """Rank `rank` has been told of another one that stands by. Answered `Done`."""
+
+    rank: RankNumber
+
+
+class Moved(Message, frozen=True):
+    """Rank `rank` has gone over to the one that stands by, having heard nothing. Not answered."""
+
+    rank: RankNumber
+
+
 class SetFact(Message, frozen=True):
     """Someone publishes `value` under `name`, in place of what was there. Answered `Done`.
 
@@ -220,6 +261,24 @@ class Prepare(Message, frozen=True):
     preparation: Preparation
 
 
+class StandBy(Message, frozen=True):
+    """This worker is to start a control plane that stands by. Answered by `Standing`."""
+
+    terms: Terms
+    num_finished: int
+    """How many workers have finished so far."""
+
+
+class Successor(Message, frozen=True):
+    """Another control plane stands by at `endpoint`; whoever hears this is to `Follow` it."""
+
+    endpoint: str
+
+
+class Succeeded(Message, frozen=True):
+    """The one that stood by keeps the control plane now, and whoever hears this comes over."""
+
+
 class Refused(Message, frozen=True):
     """The newcomer does not become a member; `code` is the exit code of the error it is."""
 
@@ -263,6 +322,9 @@ class RefusalKind(StrEnum):
 
     NOT_JOINED = "not joined"
     """The worker has not joined the session, or not over this connection."""
+
+    STANDS_BY = "stands by"
+    """The service is not the one that keeps the control plane."""
 
     TOO_MANY = "too many"
     """A limit of the service is reached."""
@@ -352,6 +414,11 @@ Request: TypeAlias = (
     | Arrive
     | Apply
     | Prepared
+    | Standing
+    | StandbyLost
+    | Follow
+    | Unfollow
+    | Moved
     | DumpRequest
     | FactRequest
 )
@@ -367,6 +434,9 @@ Reply: TypeAlias = (
     | Prepare
     | Proposed
     | Decided
+    | StandBy
+    | Successor
+    | Succeeded
     | Refused
     | Rejected
     | Dump

@@ -1,9 +1,10 @@
-"""The control plane as a child process of rank 0: started, announced, stopped.
+"""The control plane as a child process of a worker: started, announced, stopped.
 
 Owns the child's life: the job key goes to it through its standard input, never through arguments
 or the environment; its endpoint or its error comes back through its standard output. It ends when
 told to, or when its standard input closes because the parent is gone; where a job goes on without
-lost workers, with the last of them. Knows no message.
+lost workers, with the last of them. Rank 0 starts the first, others those that stand by. Knows no
+message.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from shoal.control.service import STOP_COMMAND
+from shoal.control.terms import Terms, terms_of
 from shoal.decoding import decode_json
 from shoal.errors import ResourceError, UsageError
-from shoal.membership import View
+from shoal.membership import Quorum, View
 
 if TYPE_CHECKING:
     from shoal.control.key import JobKey
@@ -37,9 +39,17 @@ class Orders(msgspec.Struct, frozen=True):
     host: str
     port: int
     job_key: str
-    view: View
-    min_members: int | None
-    liveness_timeout_s: float
+    terms: Terms
+    view: View | None = None
+    """The members with which the job begins; None: it runs, and this stands by."""
+    keeper: int = 0
+    """The rank that starts it."""
+    num_finished: int = 0
+    """How many workers have finished by now."""
+    note: str = ""
+    """The file that says where the job is found; nothing if there is none."""
+    is_key_given: bool = False
+    """Whether everybody was given the key, so that it need not be in that file."""
 
     def __repr__(self) -> str:
         return "Orders(<hidden>)"
@@ -69,16 +79,51 @@ class ControlProcess:
         view: View,
         liveness_timeout_s: float,
         min_members: int | None = None,
+        quorum: Quorum = Quorum.MAJORITY,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> ControlProcess:
         """Start a service for the members of `view` on `host`:`port` (0: any free port).
 
-        `min_members` is how many the job can go on with; None: it needs all of them.
+        `min_members` is how many the job can go on with, by which `quorum`; None: it needs all.
         `host` is an address of this machine that all workers can reach. Raises `ResourceError` if
         the address cannot be had or the process does not start, `UsageError` for a bad value.
         """
-        orders = Orders(host, port, key.reveal(), view, min_members, liveness_timeout_s)
+        terms = terms_of(view, liveness_timeout_s, min_members, quorum)
+        return cls._start(Orders(host, port, key.reveal(), terms, view))
+
+    @classmethod
+    def stand_by(
+        cls,
+        keeper: int,
+        *,
+        key: JobKey,
+        terms: Terms,
+        num_finished: int,
+        host: str,
+        port: int = 0,
+        note: str = "",
+        is_key_given: bool = False,
+    ) -> ControlProcess:
+        """Start a service beside rank `keeper` that stands by for the one that keeps the job.
+
+        When it takes over it writes the file `note`, for those who come later. See `start`.
+        """
+        return cls._start(
+            Orders(
+                host,
+                port,
+                key.reveal(),
+                terms,
+                keeper=keeper,
+                num_finished=num_finished,
+                note=note,
+                is_key_given=is_key_given,
+            )
+        )
+
+    @classmethod
+    def _start(cls, orders: Orders) -> ControlProcess:
         process = _spawn()
         try:
             announcement = _exchange(process, orders)

@@ -22,7 +22,7 @@ from shoal.control.messages import Dump, DumpRequest, WorkerState
 from shoal.control.server_socket import resolve
 from shoal.control.waiting import wait_for
 from shoal.decoding import decode_json
-from shoal.errors import DeadlineExceeded, ResourceError, UsageError, WorkerLost
+from shoal.errors import DeadlineExceeded, ProtocolError, ResourceError, UsageError, WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def find_running_job(environment: Mapping[str, str], job_key: str | None) -> Run
         with suppress(FileNotFoundError):
             return job_of(Path(text).read_bytes(), job_key)
         return None
-    addresses = _addresses(text)
+    addresses = addresses_of(environment)
     if addresses and not job_key:
         message = (
             f"{VARIABLE} gives addresses, so every worker needs the job's key: set SHOAL_JOB_KEY to"
@@ -105,8 +105,13 @@ def leave_note(environment: Mapping[str, str], note: bytes) -> None:
 
 def wanted_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
     """Return where a job that begins is to be found: the first address that SHOAL_JOB gives."""
+    return next(iter(addresses_of(environment)), None)
+
+
+def addresses_of(environment: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Return the addresses that SHOAL_JOB gives; none if it names a file, or nothing."""
     text = environment.get(VARIABLE, "")
-    return next(iter(_addresses(text)), None) if "/" not in text else None
+    return [] if "/" in text else _addresses(text)
 
 
 def _addresses(text: str) -> list[tuple[str, int]]:
@@ -137,7 +142,7 @@ def _if_it_runs(host: str, port: int, key: JobKey) -> RunningJob | None:
     try:
         connection.send(DumpRequest())
         dump = wait_for(connection, Dump, _CALL_S, "The control plane does not answer.")
-    except (DeadlineExceeded, WorkerLost):
+    except (DeadlineExceeded, WorkerLost, ProtocolError):  # or it only stands by
         return None
     finally:
         connection.close(0)

@@ -14,29 +14,20 @@ from typing import TYPE_CHECKING
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from shoal.control.handler import ControlHandler
 from shoal.control.messages import Arrived, Welcome, encode
 from shoal.control.server_socket import bind, make_router, start_authenticator
-from shoal.errors import ResourceError, UsageError
-from shoal.membership import Membership
-from shoal.units import seconds_to_ns
+from shoal.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shoal.control.group_run import Answer
     from shoal.control.key import JobKey
-    from shoal.membership import View
+    from shoal.control.message_handler import MessageHandler
+    from shoal.control.terms import Terms
 
 STOP_COMMAND = b"stop"
 """What the owner writes to the control pipe to end the service in order."""
-
-MINIMUM_TIMEOUT_S = 0.2
-"""Shortest liveness timeout, in seconds; below it an ordinary pause would look fatal."""
-
-GOING_ON_TIMEOUT_S = 4.0
-"""Longest usual liveness timeout, in seconds, of a job that goes on without lost workers: who only
-pauses for 3 s is not lost, and the others go on within 5 s."""
 
 _BATCH = 256
 _TICKS_PER_TIMEOUT = 20
@@ -49,42 +40,26 @@ _HANDSHAKE_FAILURES = (
 )
 
 
-def usual_liveness_timeout_s(deadline_s: float, *, is_fixed: bool = True) -> float:
-    """Return the liveness timeout of a job whose waits end at `deadline_s`.
-
-    A worker that hangs is to be named before waits for it end. A job that goes on without it has
-    less to lose than the time in which all wait.
-    """
-    timeout_s = deadline_s / 2 if is_fixed else min(deadline_s / 2, GOING_ON_TIMEOUT_S)
-    return max(MINIMUM_TIMEOUT_S, timeout_s)
-
-
 class ControlService:
-    """Serves the control plane of one job, of the members of `view`, on `host`:`port` (0: any).
+    """Serves what `handler` says on `host`:`port` (0: any), for a job of these `terms`.
 
-    `liveness_timeout_s`: silence, in seconds, after which a worker counts as lost. `min_members` is
-    how many the job can go on with; None: it needs all. Raises `ResourceError` if the address
-    cannot be had, `UsageError` for an impossible timeout.
+    Raises `ResourceError` if the address cannot be had.
     """
 
     def __init__(
         self,
         key: JobKey,
+        handler: MessageHandler,
+        terms: Terms,
         *,
-        view: View,
-        liveness_timeout_s: float,
-        min_members: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        _check(liveness_timeout_s)
-        self._tick_ms = min(_LONGEST_TICK_MS, round(liveness_timeout_s * 1000 / _TICKS_PER_TIMEOUT))
-        timeout_ns = seconds_to_ns(liveness_timeout_s)
-        membership = Membership(
-            view, timeout_ns, min_members=min_members or 1, is_fixed=min_members is None
-        )
-        self._handler = ControlHandler(membership, timeout_ns, time.monotonic_ns())
+        self._tick_ms = min(_LONGEST_TICK_MS, round(terms.timeout_ms / _TICKS_PER_TIMEOUT))
+        self._handler = handler
         self._watch_of_fd: dict[int, bytes] = {}
+        self._closed: list[bytes] = []
+        """The connections that have closed, of which a last word may not have been read yet."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator = start_authenticator(self._context, key)
         self._router = make_router(self._context, key)
@@ -111,9 +86,11 @@ class ControlService:
             ready = dict(poller.poll(self._tick_ms))
             if self._events in ready:
                 self._read_events()
-            has_more = self._router in ready and self._read_batch()
-            if not has_more:  # a heartbeat may still wait in a queue that is not empty
+            has_more = bool(self._router in ready or self._closed) and self._read_batch()
+            if not has_more:  # a last word, or a heartbeat, may still wait in a queue
+                self._read_closed()
                 self._send(self._handler.tick(time.monotonic_ns()))
+                self._handler = self._handler.next()
             if owner and (control_fd in ready or os.getppid() != owner):
                 command = os.read(control_fd, 64) if control_fd in ready else b""
                 if command.startswith(STOP_COMMAND) or self._handler.is_fixed:
@@ -139,8 +116,9 @@ class ControlService:
 
     def _read_batch(self) -> bool:
         """Act on the messages that are here, up to a bound; return whether there may be more."""
-        router, handler, clock = self._router, self._handler, time.monotonic_ns
+        router, clock = self._router, time.monotonic_ns
         for _ in range(_BATCH):
+            handler = self._handler = self._handler.next()
             try:
                 identity = router.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -168,12 +146,20 @@ class ControlService:
         self._watch_of_fd[int(frame.get(zmq.SRCFD))] = identity
 
     def _read_events(self) -> None:
+        """Note which connections have closed or were refused; all they said can be read by now."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)
             if event["event"] != zmq.EVENT_DISCONNECTED:
                 self._handler.strangers += 1
             elif (identity := self._watch_of_fd.pop(event["value"], None)) is not None:
-                self._send(self._handler.disconnected(identity, time.monotonic_ns()))
+                self._closed.append(identity)
+
+    def _read_closed(self) -> None:
+        """Act on connections that have closed."""
+        closed, self._closed = self._closed, []
+        for identity in closed:
+            self._send(self._handler.disconnected(identity, time.monotonic_ns()))
+            self._handler = self._handler.next()
 
     def _send(self, answers: Iterable[Answer]) -> None:
         """Send what the handler says; the same reply to several workers is encoded once."""
@@ -184,12 +170,3 @@ class ControlService:
                 previous, payload = reply, encode(reply)
             # A full queue or a closed connection drops the reply: liveness deals with its owner.
             self._router.send_multipart((identity, payload), zmq.NOBLOCK)
-
-
-def _check(liveness_timeout_s: float) -> None:
-    if not MINIMUM_TIMEOUT_S <= liveness_timeout_s < float("inf"):
-        message = (
-            f"The liveness timeout must be at least {MINIMUM_TIMEOUT_S:g} s, "
-            f"not {liveness_timeout_s:g} s."
-        )
-        raise UsageError(message)

@@ -1,34 +1,41 @@
 """The thread that keeps a worker known to be alive and hears of others that are not.
 
-Owns the second connection of a worker, so that a training thread that computes for minutes is still
-alive to the others, and a loss reaches a worker that is blocked in the data plane. Knows nothing of
-groups. The service learns of this worker's death when the connection or the heartbeats end, and
-this worker of the service's when its answers to heartbeats do.
+Owns a connection of its own, so that a training thread that computes for minutes is still alive to
+the others, and a loss reaches a worker that is blocked in the data plane. Knows nothing of groups.
+The service learns of this worker's death when the connection or the heartbeats end, and this worker
+of the service's when its answers to heartbeats do: then it goes over to the one that stands by.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import zmq
 
 import shoal
-from shoal.control.connection import Connection
+from shoal.control.connection import ServiceGone, ServiceSilent
+from shoal.control.line import Line
 from shoal.control.messages import (
+    Apply,
     Arrive,
     Arrived,
     Decided,
     Done,
+    Follow,
     Goodbye,
     Heard,
     Heartbeat,
     Left,
     Lost,
     Message,
+    Moved,
     Prepare,
     Proposed,
     RefusalKind,
@@ -37,6 +44,11 @@ from shoal.control.messages import (
     Reply,
     Reported,
     Request,
+    StandBy,
+    StandbyLost,
+    Succeeded,
+    Successor,
+    Unfollow,
     Welcome,
 )
 from shoal.control.waiting import as_error, wait_for
@@ -47,9 +59,9 @@ if TYPE_CHECKING:
 
     from shoal.control.key import JobKey
     from shoal.control.member import Member
+    from shoal.control.questions import Whereabouts
 
-HEARTBEATS_PER_TIMEOUT = 5
-"""Heartbeats sent within one liveness timeout of the service."""
+_log = logging.getLogger(__name__)
 
 _LINGER_S = 0.5
 _TAKEN_S = 6.0
@@ -72,48 +84,83 @@ class _Posted:
         self.answered.set()
 
 
-class Watcher:
-    """Watches over rank `rank`: connects at once, then runs as a daemon thread until `stop`.
+class Listener(Protocol):
+    """Who is told what a watcher hears, on its thread: to be brief, and not to raise."""
 
-    `on_lost` is called on that thread, once for each worker lost, and `on_left` for each that
-    leaves in the middle of a training; they must neither raise nor block. `member` is told, and
-    asked, when the view changes. The constructor raises
-    `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
+    def on_lost(self, lost: WorkerLost) -> None:
+        """Hear that a worker is lost."""
+        ...
+
+    def on_left(self, rank: int) -> None:
+        """Hear that a worker has left in the middle of a training."""
+        ...
+
+    def on_moved(self, then: Callable[[], None]) -> None:
+        """Hear that the control plane is served elsewhere from now on.
+
+        `then` is to be called once it knows the facts that this worker has published.
+        """
+        ...
+
+    def on_stand_by(self, order: StandBy) -> None:
+        """Hear that this worker is to start a control plane that stands by."""
+        ...
+
+
+class Watcher:
+    """Watches over rank `rank`: connects at once, and from `start` to `stop` is a daemon thread.
+
+    `listener` is told what it hears, and `member`, which is also asked, when the view changes. When
+    the control plane is lost, it goes over to the one that stands by, if any does. The constructor
+    raises `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
     """
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
+        whereabouts: Whereabouts,
         key: JobKey,
         rank: int | None,
         deadline_s: float,
-        on_lost: Callable[[WorkerLost], None],
-        on_left: Callable[[int], None],
+        listener: Listener,
         member: Member | None = None,
     ) -> None:
         self.size = 0
         """The number of workers with which the job began, where that is told."""
         self.progress = 0
         """What the next heartbeat says of how far this worker has got."""
-        self._on_lost, self._on_left, self._member = on_lost, on_left, member
+        self._whereabouts, self._key = whereabouts, key
+        self._listener, self._member = listener, member
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
+        self._application: Apply | None = None
         self._waking = threading.Lock()
         self._has_ended = False
         self._has_said_goodbye = False
         self._is_stopping = threading.Event()
-        self._connection = Connection(context, endpoint, key)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._line = Line(self._context, whereabouts.endpoint, key)
+        self._reserve: Line | None = None
+        """The way to the control plane that stands by."""
+        self._is_served = True
+        """Whether the control plane at the other end of the line is the one that serves."""
+        self._told = 0
+        """How often the control plane had moved when it knew this worker's facts."""
+        self._report: Reported | None = None
+        """What waits for that: others read those facts once all have reported."""
         try:
-            self._timeout_s = self._enroll(endpoint, rank, deadline_s)
+            self._timeout_s = self._enroll(whereabouts.endpoint, rank, deadline_s)
         except BaseException:
-            self._connection.close(0)
+            self._line.connection.close(0)
+            self._context.term()
             raise
-        self._interval_s = self._timeout_s / HEARTBEATS_PER_TIMEOUT
-        self._wake_in, self._wake_out = _make_pair(context)
-        self._connection.poller.register(self._wake_in, zmq.POLLIN)
+        self._line.attend(self._timeout_s)
+        self._wake_in, self._wake_out = _make_pair(self._context)
+        self._line.connection.poller.register(self._wake_in, zmq.POLLIN)
         name = f"shoal-watch-{self.rank}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch, and to tell the listener."""
         self._thread.start()
 
     def post(self, message: Request, deadline_s: float) -> bool:
@@ -130,11 +177,6 @@ class Watcher:
         if threading.current_thread() is not self._thread:
             posted.answered.wait(deadline_s)
         return posted.is_confirmed
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the thread has ended and closed its sockets."""
-        return not self._thread.is_alive()
 
     def stop(self, deadline_s: float, *, is_finished: bool = True) -> None:
         """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
@@ -159,16 +201,16 @@ class Watcher:
             return arrived.timeout_ms / 1000
         assert rank is not None
         self.rank = rank
-        self._connection.send(Heartbeat(rank))
-        welcome = wait_for(self._connection, Welcome, deadline_s, late)
+        self._line.connection.send(Heartbeat(rank))
+        welcome = wait_for(self._line.connection, Welcome, deadline_s, late)
         return welcome.timeout_ms / 1000
 
     def _arrive(self, rank: int | None, deadline_s: float, late: str) -> Arrived:
         """Ask to come in; for a while also if the rank is taken, by one that may have just died."""
         end = time.monotonic() + min(deadline_s, _TAKEN_S)
         while True:
-            self._connection.send(Arrive(rank, shoal.__version__))
-            reply = wait_for(self._connection, Message, deadline_s, late)
+            self._line.connection.send(Arrive(rank, shoal.__version__))
+            reply = wait_for(self._line.connection, Message, deadline_s, late)
             if isinstance(reply, Arrived):
                 return reply
             is_taken = isinstance(reply, Rejected) and reply.kind is RefusalKind.DUPLICATE
@@ -181,9 +223,16 @@ class Watcher:
             self._watch()
         except ShoalError as error:
             if not self._has_said_goodbye:
-                self._on_lost(error if isinstance(error, WorkerLost) else WorkerLost(str(error)))
+                self._listener.on_lost(self._as_lost(error))
         finally:
             self._end()
+
+    def _as_lost(self, error: ShoalError) -> WorkerLost:
+        """Return the loss that an error of the watch is."""
+        if isinstance(error, ServiceSilent) and not self._whereabouts.number:
+            # The first control plane runs on the machine of rank 0.
+            return WorkerLost(str(error), 0 if self.rank else None)
+        return error if isinstance(error, WorkerLost) else WorkerLost(str(error))
 
     def _end(self) -> None:
         with self._waking:
@@ -194,65 +243,168 @@ class Watcher:
         for posted in self._unanswered:
             posted.answer(confirmed=False)
         self._wake_in.close(0)
-        self._connection.close(_LINGER_S)
+        self._drop_reserve()
+        self._line.connection.close(_LINGER_S)
+        self._context.term()
 
     def _watch(self) -> None:
-        beat_at = time.monotonic() + self._interval_s
-        looked_at = time.monotonic()
-        silent_s = 0.0
         while not self._is_stopping.is_set():
-            wait_s = min(max(0.0, beat_at - time.monotonic()), self._interval_s)
-            reply = self._connection.receive(wait_s)
-            # What this process did not run is no silence of the service: it may have been stopped.
-            now = time.monotonic()
-            silent_s = 0.0 if reply else silent_s + min(now - looked_at, self._interval_s)
-            looked_at = now
-            self._act_on(reply)
-            self._send_posted()
-            if self._has_said_goodbye:
-                continue  # a heartbeat after the goodbye would be a return to life
-            if silent_s > self._timeout_s + self._interval_s:
-                raise self._silence()
-            if now >= beat_at:
-                self._connection.send(Heartbeat(self.rank, self.progress))
-                beat_at = time.monotonic() + self._interval_s
+            try:
+                self._act_on(self._line.receive(self._line.wait_s))
+                self._send_posted()
+                if not self._has_said_goodbye:  # a heartbeat after it would be a return to life
+                    self._line.keep_up(self.rank, self.progress)
+            except ServiceGone as gone:
+                self._go_over(gone)
+            if self._reserve is not None:
+                self._look_after(self._reserve)
 
-    def _silence(self) -> WorkerLost:
-        """Return the error of a service that answers no more heartbeats: rank 0 keeps it."""
-        message = (
-            f"The control plane was silent for more than {self._timeout_s:g} s: the machine of"
-            " rank 0, which keeps it, hangs or cannot be reached."
-        )
-        return WorkerLost(message, 0 if self.rank else None)
+    def _look_after(self, reserve: Line) -> None:
+        """Hear what the control plane that stands by has to say; give it up if it is gone."""
+        try:
+            while (reply := reserve.receive(0)) is not None and reserve is self._reserve:
+                match reply:
+                    case Succeeded():
+                        self._move_to(reserve)
+                        return
+                    case Lost():  # it serves, and this worker was not there in time
+                        self._act_on(reply)
+                    case Rejected():
+                        self._give_up(reserve)
+                        return
+            if not self._has_said_goodbye:
+                reserve.keep_up(self.rank, self.progress)
+        except ShoalError:
+            self._give_up(reserve)
+
+    def _follow(self, endpoint: str) -> None:
+        """Follow the control plane that stands by at `endpoint`."""
+        self._drop_reserve()
+        self._reserve = Line(self._context, endpoint, self._key)
+        self._reserve.attend(self._timeout_s)
+        self._line.connection.watch(self._reserve.connection)
+        self._tell(self._reserve)
+
+    def _tell(self, line: Line, *, has_moved: bool = False) -> None:
+        """Tell the control plane that stands by how far the membership has come."""
+        assert self._member is not None
+        line.connection.send(Follow(self.rank, self._member.position, has_moved))
+
+    def _give_up(self, reserve: Line) -> None:
+        """Say that nobody stands by where somebody did."""
+        self._drop_reserve()
+        self._post(StandbyLost(self.rank, reserve.endpoint))
+
+    def _drop_reserve(self) -> None:
+        if self._reserve is not None:
+            self._line.connection.watch(None)
+            self._reserve.connection.send(Unfollow(self.rank))
+            self._reserve.connection.close(_LINGER_S)
+            self._reserve = None
+
+    def _go_over(self, gone: ServiceGone) -> None:
+        """Go over to the control plane that stands by; raise `gone` if none does.
+
+        It says when it serves. The one before may only have been silent, and would take the end of
+        this connection for the end of this process.
+        """
+        reserve, member = self._reserve, self._member
+        if reserve is None or member is None or not member.is_ready or self._has_said_goodbye:
+            raise gone
+        _log.warning("%s Going over to the one that stands by, at %s.", gone, reserve.endpoint)
+        with suppress(zmq.Again):  # its queue may be full
+            self._line.connection.send(Moved(self.rank))
+        self._take(reserve)
+        self._is_served = False
+        self._tell(reserve, has_moved=True)
+
+    def _move_to(self, reserve: Line) -> None:
+        """Go over to the control plane that others have gone over to."""
+        self._line.connection.send(Moved(self.rank))
+        self._take(reserve)
+        self._act_on(Succeeded())
+
+    def _take(self, reserve: Line) -> None:
+        """Be watched over the reserve from now on."""
+        self._line.connection.watch(None)
+        self._line.connection.close(_LINGER_S)
+        self._line, self._reserve = reserve, None
+        self._line.connection.poller.register(self._wake_in, zmq.POLLIN)
+
+    def _on_succession(self) -> None:
+        """Say anew, where the control plane is served now, what has had no answer."""
+        self._is_served = True
+        self._whereabouts.move(self._line.endpoint)
+        unanswered, self._unanswered = self._unanswered, deque()
+        for posted in unanswered:
+            self._outbox.put(posted)
+        if self._application is not None:
+            self._post(self._application)
+        self._listener.on_moved(partial(self._on_told, self._whereabouts.number))
+
+    def _on_told(self, number: int) -> None:
+        """Let reports go, on whatever thread this is."""
+        with self._waking:
+            self._told = max(self._told, number)
+            if not self._has_ended:
+                self._wake_out.send(b"")
+
+    def _post(self, message: Request) -> None:
+        """Have a message sent, by this thread, whose answer nobody waits for."""
+        self._outbox.put(_Posted(message))
 
     def _send_posted(self) -> None:
         while self._wake_in.poll(0):
             self._wake_in.recv()
+        if self._report is not None and self._told >= self._whereabouts.number:
+            self._post(self._report)
+            self._report = None
         while not self._outbox.empty():  # this thread alone takes from it
             posted = self._outbox.get()
             self._unanswered.append(posted)
-            self._connection.send(posted.message)
-            self._has_said_goodbye |= isinstance(posted.message, Goodbye)
+            is_goodbye = isinstance(posted.message, Goodbye)
+            if self._is_served or is_goodbye:  # the rest is said once somebody serves
+                self._line.connection.send(posted.message)
+            if isinstance(posted.message, Apply):
+                self._application = posted.message
+            self._has_said_goodbye |= is_goodbye
+            if is_goodbye and self._reserve is not None:
+                self._reserve.connection.send(posted.message)
 
     def _act_on(self, reply: Reply | None) -> None:
         match reply:
             case Lost(rank, reason):
-                self._on_lost(WorkerLost(reason, rank))
+                self._listener.on_lost(WorkerLost(reason, rank))
             case Left(rank):
-                self._on_left(rank)
-            case Proposed(proposal) if self._member is not None:
-                report = self._member.propose(proposal)
-                self._outbox.put(_Posted(Reported(self.rank, proposal.number, report)))
-            case Decided(decision) if self._member is not None:
-                self._member.decide(decision)
-            case Prepare(preparation) if self._member is not None:
-                self._member.prepare(preparation)
-            case Refused(reason, code) if self._member is not None:
-                self._member.fail(of_code(code, reason))
+                self._listener.on_left(rank)
             case Heard():
                 pass
             case Done() | Rejected() if self._unanswered:
                 self._unanswered.popleft().answer(confirmed=isinstance(reply, Done))
+            case StandBy():
+                self._listener.on_stand_by(reply)
+            case Successor(endpoint):
+                self._follow(endpoint)
+            case Succeeded():
+                self._on_succession()
+            case Proposed() | Decided() | Prepare() | Refused() if self._member is not None:
+                self._change(self._member, reply)
+
+    def _change(self, member: Member, reply: Proposed | Decided | Prepare | Refused) -> None:
+        """Let the member hear of a change of the view."""
+        match reply:
+            case Proposed(proposal):
+                self._report = Reported(self.rank, proposal.number, member.propose(proposal))
+            case Decided(decision):
+                member.decide(decision)
+                self._application = None
+                if self._reserve is not None:
+                    self._tell(self._reserve)
+            case Prepare(preparation):
+                member.prepare_for(preparation)
+            case Refused(reason, code):
+                self._application = None
+                member.fail(of_code(code, reason))
 
 
 def _make_pair(

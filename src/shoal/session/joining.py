@@ -37,6 +37,7 @@ from shoal.launch import (
     read_master,
     says_hosts,
 )
+from shoal.membership import Quorum
 from shoal.session.bounded import within
 from shoal.session.fresh_store import fresh_store
 from shoal.session.log_output import show_log
@@ -197,6 +198,7 @@ def serve_control(
     host: str,
     port: int,
     min_workers: int | None = None,
+    quorum: Quorum = Quorum.MAJORITY,
     is_key_given: bool = False,
 ) -> ControlProcess | None:
     """Start the control plane on rank 0 and tell the others where it is.
@@ -213,6 +215,7 @@ def serve_control(
             key=meeting.key,
             view=view,
             min_members=min_workers,
+            quorum=quorum,
             liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=min_workers is None),
         )
         if min_workers is not None:

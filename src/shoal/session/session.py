@@ -24,22 +24,20 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
-from shoal.arguments import seconds, whole_number
+from shoal.arguments import one_of, seconds, whole_number
 from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
 from shoal.control import (
     ControlClient,
-    ControlProcess,
     Member,
     agree,
     find_running_job,
     fit,
     job_of,
-    wait_until_deserted,
     wanted_address,
 )
 from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
-from shoal.membership import View
+from shoal.membership import Quorum, View
 from shoal.session.endings import Endings
 from shoal.session.joining import (
     Meeting,
@@ -53,6 +51,7 @@ from shoal.session.joining import (
     serve_control,
 )
 from shoal.session.log_output import show_log
+from shoal.session.services import Services
 from shoal.session.uncaught import UncaughtReporter
 from shoal.session.ways import Ways, close_aside, open_apart
 
@@ -85,7 +84,7 @@ class Session:
         control: ControlClient,
         member: Member,
         deadline_s: float,
-        service: ControlProcess | None = None,
+        services: Services,
         group: dist.ProcessGroup | None = None,
         min_workers: int | None = None,
     ) -> None:
@@ -101,7 +100,7 @@ class Session:
         self.deadline_s = deadline_s
         """Seconds after which any wait for other workers ends in an error."""
         self._min_workers = min_workers
-        self._service = service
+        self._services = services
         self._group = group
         self.owns_default_group = False
         """Whether `init` made torch's default group, so that it goes with the session."""
@@ -186,7 +185,8 @@ class Session:
             model=tuple(model),
         )
         if self.member.is_newcomer:
-            fit(self.facts, self.rank, self._key, topic, card, self.deadline_s)
+            member = self.view.members[0]
+            fit(self.facts, self.rank, member, self._key, topic, card, self.deadline_s)
         else:
             agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
 
@@ -350,14 +350,8 @@ class Session:
             with suppress(RuntimeError, ValueError):  # the user may have destroyed all groups
                 dist.destroy_process_group(self._group)
             self._group = None
-        if self._service is not None:
-            if self.endings.failure is None and not self._goes_on:
-                wait_until_deserted(self._service.endpoint, self._key, self.deadline_s)
-            if self._goes_on:
-                self._service.abandon()
-            else:
-                self._service.stop()
-            self._service = None
+        waits = self.endings.failure is None and not self._goes_on
+        self._services.close(waits_s=self.deadline_s if waits else None, goes_on=self._goes_on)
 
 
 def init(
@@ -367,6 +361,7 @@ def init(
     control_host: str | None = None,
     control_port: int = 0,
     min_workers: int | None = None,
+    quorum: str = Quorum.MAJORITY.value,
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
@@ -376,9 +371,10 @@ def init(
     `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
-    With `min_workers` the job goes on without workers that are lost, as long as so many are left
-    and rank 0's machine is there; without it, a loss ends the job for all. A process that calls
-    this while such a job runs, at MASTER_ADDR or where SHOAL_JOB says, joins that.
+    With `min_workers` the job goes on without workers that are lost, as long as so many are left;
+    without it, a loss ends the job for all. A process that calls this while such a job runs, at
+    MASTER_ADDR or where SHOAL_JOB says, joins that. `quorum` says which part of it goes on when
+    some cannot be reached that may be well: "majority", or "any", so that several parts may.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
@@ -397,7 +393,8 @@ def init(
     else:
         show_log(dist.get_rank())
     if running is not None:
-        session = _join_running(running, deadline_s, min_workers)
+        services = Services(running.key, is_key_given=job_key is not None)
+        session = _join_running(running, deadline_s, min_workers, services)
     else:
         wanted = wanted_address(os.environ) or (os.environ.get("MASTER_ADDR", "127.0.0.1"), 0)
         session = start_session(
@@ -407,6 +404,7 @@ def init(
             control_port=control_port or wanted[1],
             shares_group=not is_ours,
             min_workers=min_workers,
+            quorum=Quorum(one_of(quorum, "quorum", [each.value for each in Quorum])),
         )
         session.owns_default_group = is_ours
     _uncaught.install()
@@ -422,6 +420,7 @@ def start_session(
     control_port: int = 0,
     shares_group: bool = False,
     min_workers: int | None = None,
+    quorum: Quorum = Quorum.MAJORITY,
 ) -> Session:
     """Make this process's session on an initialized torch.distributed. See `init`.
 
@@ -461,8 +460,11 @@ def start_session(
         host=control_host,
         port=control_port,
         min_workers=min_workers,
+        quorum=quorum,
         is_key_given=job_key is not None,
     )
+    services = Services(meeting.key, is_key_given=job_key is not None, first=service)
+
     try:
         control = ControlClient(
             find_control(meeting, deadline_s),
@@ -471,10 +473,10 @@ def start_session(
             deadline_s,
             communicator.abort,
             member,
+            services.stand_by,
         )
     except BaseException:
-        if service is not None:
-            service.stop()
+        services.stop()
         raise
     session = _current = Session(
         meeting,
@@ -482,7 +484,7 @@ def start_session(
         control,
         member,
         deadline_s,
-        service,
+        services,
         group,
         min_workers,
     )
@@ -495,7 +497,9 @@ def start_session(
     return session
 
 
-def _join_running(running: RunningJob, deadline_s: float, min_workers: int | None) -> Session:
+def _join_running(
+    running: RunningJob, deadline_s: float, min_workers: int | None, services: Services
+) -> Session:
     """Make the session of a worker that comes to a job that runs. See `init`.
 
     It is a member once it has made its `DistributedOptimizer`.
@@ -511,10 +515,21 @@ def _join_running(running: RunningJob, deadline_s: float, min_workers: int | Non
     member = Member(View.first(1), deadline_s, is_fixed=False, is_newcomer=True)
     member.is_ready = True
     rank = rank_asked_for()
-    control = ControlClient(running.endpoint, running.key, rank, deadline_s, on_lost, member)
+
+    control = ControlClient(
+        running.endpoint, running.key, rank, deadline_s, on_lost, member, services.stand_by
+    )
     launch = Launch(control.rank, control.size, 0, member.view.workers_per_host, 0)
     meeting = Meeting(launch, running.key, dist.HashStore())  # type: ignore[attr-defined]  # as for fresh_store
-    session = Session(meeting, None, control, member, deadline_s, min_workers=min_workers)
+    session = Session(
+        meeting,
+        None,
+        control,
+        member,
+        deadline_s,
+        services,
+        min_workers=min_workers,
+    )
     joined.append(session)
     _current = session
     _log.info("came to join, as rank %d, the job at %s", control.rank, control.endpoint)

@@ -1,0 +1,99 @@
+"""The control planes that run beside this worker: rank 0's, and those that stand by.
+
+Owns their processes, and where one stands by: at an address of this machine that SHOAL_JOB names,
+so that whoever comes later finds it, else at the one at which other workers reach this one. In a
+job that goes on they outlive this worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from shoal.control import VARIABLE, ControlProcess, addresses_of, wait_until_deserted
+from shoal.errors import ResourceError, ShoalError
+from shoal.wire import from_environment
+
+if TYPE_CHECKING:
+    from shoal.control import ControlClient, JobKey, StandBy
+
+_log = logging.getLogger(__name__)
+
+
+class Services:
+    """The control planes of a job with this key; `first` is the one that the job begins with.
+
+    The key need not be left for others if all are given it (`is_key_given`).
+    """
+
+    def __init__(
+        self, key: JobKey, *, is_key_given: bool, first: ControlProcess | None = None
+    ) -> None:
+        self._key, self._is_key_given, self._first = key, is_key_given, first
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._started: list[ControlProcess] = []
+
+    def stand_by(self, order: StandBy, control: ControlClient) -> None:
+        """Start one that stands by, in a thread, and say where it is; or that there is none."""
+        threading.Thread(target=self._begin, args=(order, control), daemon=True).start()
+
+    def stop(self) -> None:
+        """End the first, whoever needs it."""
+        if self._first is not None:
+            self._first.stop()
+            self._first = None
+
+    def close(self, *, waits_s: float | None, goes_on: bool) -> None:
+        """Let go of all as if this process had ended: they end with those that follow them.
+
+        Unless the job `goes_on`, the first ends now, or once all others are done: `waits_s` bounds
+        how long one that makes no step is waited for. Safe to call twice.
+        """
+        if self._first is not None:
+            if waits_s is not None:
+                wait_until_deserted(self._first.endpoint, self._key, waits_s)
+            if goes_on:
+                self._first.abandon()
+                self._first = None
+            self.stop()
+        with self._lock:
+            self._is_closed = True
+            for process in self._started:
+                process.abandon()
+
+    def _begin(self, order: StandBy, control: ControlClient) -> None:
+        try:
+            process = self._start(order, control)
+        except ShoalError as error:
+            _log.warning("no control plane stands by here: %s", error)
+            control.stand_by("")
+            return
+        with self._lock:
+            self._started.append(process)
+            if self._is_closed:
+                process.abandon()
+        _log.info("a control plane stands by at %s", process.endpoint)
+        control.stand_by(process.endpoint)
+
+    def _start(self, order: StandBy, control: ControlClient) -> ControlProcess:
+        own = from_environment(os.environ).interfaces[0].advertise
+        failure: ResourceError | None = None
+        for host, port in (*addresses_of(os.environ), (own, 0)):
+            try:
+                return ControlProcess.stand_by(
+                    control.rank,
+                    key=self._key,
+                    terms=order.terms,
+                    num_finished=order.num_finished,
+                    host=host,
+                    port=port,
+                    note=os.environ.get(VARIABLE, ""),
+                    is_key_given=self._is_key_given,
+                )
+            except ResourceError as error:  # that address is another machine's, or is in use
+                failure = error
+        assert failure is not None
+        raise failure

@@ -1,0 +1,131 @@
+"""Jobs that go on when the control plane is lost: killed, frozen, with rank 0 and without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import forked_control
+import pytest
+import torch
+from torch import nn
+
+import shoal
+from thoroughness import seldom
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+DEADLINE_S = 20.0
+STEPS = 16
+FAULT_AT = 5
+SYNCS = ("all-reduce", "ds-sync", "ripples", "ripples-static", "hierarchical-sgd", "local-sgd")
+PHASES = ("before backward", "before step", "before finish", "after finish")
+
+
+def await_standby(session: Any) -> None:
+    """Return once another control plane stands by, which this worker follows."""
+    end = time.monotonic() + DEADLINE_S
+    while session.control._watcher._reserve is None:
+        assert time.monotonic() < end, "nobody stands by"
+        time.sleep(0.01)
+
+
+def train(
+    folder: str, sync: str, phase: str, who: str, with_signal: int
+) -> tuple[list[float], tuple[int, ...], str] | str:
+    """Train a small model; in the phase, rank 0 signals the control plane, or itself as well."""
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    torch.manual_seed(1)
+    model = nn.Linear(8, 4)
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05), model, sync=sync
+    )
+    generator = torch.Generator().manual_seed(session.rank)
+    service = session._services._first
+
+    def come_to(place: str, step: int = FAULT_AT) -> None:
+        if step == FAULT_AT and place == phase and session.rank == 0:
+            assert service is not None
+            Path(folder, "frozen").write_text(f"{service.pid} {os.getpid()}")
+            os.kill(service.pid, with_signal)
+            if who == "both":
+                os.kill(os.getpid(), with_signal)
+
+    await_standby(session)
+    Path(folder, f"ready.{session.rank}").touch()
+    while not all(Path(folder, f"ready.{rank}").exists() for rank in range(4)):
+        time.sleep(0.001)
+    for step in range(STEPS):
+        batch = torch.randn(16, 8, generator=generator)
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        come_to("before backward", step)
+        loss.backward()
+        come_to("before step", step)
+        optimizer.step()
+        Path(folder, f"{session.rank}.{step}").touch()
+    come_to("before finish")
+    optimizer.finish()
+    come_to("after finish")
+    optimizer.average_model()
+    weights = [float(p.detach().sum()) for p in model.parameters()]
+    view, endpoint = session.view, session.control.endpoint
+    if with_signal == signal.SIGSTOP and session.rank == 1:
+        for number in Path(folder, "frozen").read_text().split():
+            os.kill(int(number), signal.SIGKILL)
+    shoal.shutdown()
+    return weights, view.members, endpoint
+
+
+def check(results: list[Any], living: tuple[int, ...], folder: Path) -> None:
+    there = [results[rank] for rank in living]
+    assert all(set(members) <= set(living) for _, members, _ in there)
+    assert len({tuple(weights) for weights, _, _ in there}) == 1, "their mean is one model"
+    assert len({endpoint for _, _, endpoint in there}) == 1, "all are at one control plane"
+    for rank in living:
+        assert all(Path(folder, f"{rank}.{step}").exists() for step in range(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("sync", "phase"),
+    seldom(
+        [(s, p) for s in SYNCS for p in PHASES],
+        often=[("all-reduce", "before step"), ("ripples", "before step")],
+    ),
+)
+def test_nobody_minds_the_death_of_the_control_plane(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str
+) -> None:
+    before = forked_control.running()
+    results = run_workers(
+        train, 4, str(tmp_path), sync, phase, "control", signal.SIGKILL, initialize=False
+    )
+    check(results, (0, 1, 2, 3), tmp_path)
+    end = time.monotonic() + DEADLINE_S
+    while forked_control.running() - before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert forked_control.running() <= before, "the successor ends with the last worker"
+
+
+@pytest.mark.parametrize(
+    ("sync", "phase", "with_signal"),
+    seldom(
+        [(s, p, k) for s in SYNCS for p in PHASES for k in (signal.SIGKILL, signal.SIGSTOP)],
+        often=[
+            ("ds-sync", "before step", signal.SIGKILL),
+            ("ripples", "before backward", signal.SIGSTOP),
+        ],
+    ),
+)
+def test_the_others_go_on_without_the_machine_of_rank_0(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str, with_signal: int
+) -> None:
+    results = run_workers(
+        train, 4, str(tmp_path), sync, phase, "both", with_signal, may_die=(0,), initialize=False
+    )
+    assert results[0] is None, "the fault has fired"
+    check(results, (1, 2, 3), tmp_path)
