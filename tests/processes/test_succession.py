@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import shoal
+from free_ports import free_ports_in_a_row
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -79,6 +80,66 @@ def train(
             os.kill(int(number), signal.SIGKILL)
     shoal.shutdown()
     return weights, view.members, endpoint
+
+
+def join_when_it_has_moved(folder: str, where: str) -> tuple[list[float], tuple[int, ...]]:
+    """Train with three; another comes when the control plane is not any more where it began."""
+    there = Path(folder)
+    if where:
+        os.environ.update(SHOAL_JOB=where)
+    if where and "/" not in where:
+        os.environ.update(SHOAL_JOB_KEY="the key of this job, for all")
+    is_late = os.environ["RANK"] == "3"
+    while is_late and not Path(there, "moved").exists():
+        time.sleep(0.01)
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    torch.manual_seed(session.rank)
+    model = nn.Linear(8, 4)
+    optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    if is_late:
+        Path(there, "is in").touch()
+    else:
+        await_standby(session)
+    if session.rank == 0:
+        first, leave_word = session._services._first, session.control.after_move
+        assert first is not None
+        assert leave_word is not None
+
+        def and_note() -> None:
+            leave_word()
+            Path(there, "moved").touch()
+
+        session.control.after_move = and_note
+        os.kill(first.pid, signal.SIGKILL)
+    end = time.monotonic() + 2 * DEADLINE_S
+    while not Path(there, "is in").exists() or optimizer.num_steps < STEPS:
+        assert time.monotonic() < end
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+    members = session.view.members
+    optimizer.finish()
+    optimizer.average_model()
+    shoal.shutdown()
+    return [float(p.detach().sum()) for p in model.parameters()], members
+
+
+@pytest.mark.parametrize("how", seldom(["store", "file", "addresses"], often=["addresses"]))
+def test_whoever_comes_later_finds_the_control_plane_where_it_is(
+    run_workers: RunWorkers, tmp_path: Path, how: str
+) -> None:
+    port = free_ports_in_a_row(2)
+    places = {"store": "", "file": f"{tmp_path}/job"}
+    where = places.get(how, f"127.0.0.1:{port},127.0.0.1:{port + 1}")
+    results = run_workers(
+        join_when_it_has_moved, 3, str(tmp_path), where, initialize=False, num_more=1
+    )
+    assert all(members == (0, 1, 2, 3) for _, members in results)
+    assert len({tuple(weights) for weights, _ in results}) == 1
 
 
 def check(results: list[Any], living: tuple[int, ...], folder: Path) -> None:

@@ -82,6 +82,8 @@ class ControlClient:
         self._is_closed = False
         self._joined: dict[str, Join] = {}
         """The sessions that this worker takes part in, to be joined anew at a successor."""
+        self.after_move: Callable[[], None] | None = None
+        """What is to be done, in a thread, once the control plane is served elsewhere."""
         self._whereabouts = Whereabouts(endpoint)
         self._watcher = Watcher(self._whereabouts, key, rank, deadline_s, self, member)
         self.rank = self._watcher.rank
@@ -274,6 +276,8 @@ class ControlClient:
             if self.facts.catch_up():
                 then()
             self._questions.catch_up()
+            if self.after_move is not None:
+                self.after_move()
 
         threading.Thread(target=tell, daemon=True).start()
 

@@ -109,6 +109,8 @@ class ControlHandler(MessageHandler):
         """Why workers take part no more that were lost, by their connections: a process that starts
         anew may come in as the rank of one of them."""
         self._told: set[bytes] = set()
+        self._moved: set[bytes] = set()
+        """The connections of workers that have gone over to another control plane."""
 
     @property
     def is_fixed(self) -> bool:
@@ -135,7 +137,8 @@ class ControlHandler(MessageHandler):
         if rank is None:
             return []
         reason = f"Rank {rank} closed its connection unexpectedly: its process has ended."
-        return self._lose(Lost(rank, reason), now_ns, has_ended=True)
+        has_ended = identity not in self._moved
+        return self._lose(Lost(rank, reason), now_ns, has_ended=has_ended)
 
     def shut_down(self, rank: int | None, reason: str) -> list[Answer]:
         """Tell all workers that are still there that the control plane ends."""
@@ -386,6 +389,7 @@ class ControlHandler(MessageHandler):
         rank = message.rank
         if not isinstance(message, Follow):
             self._check_watched(identity, rank)
+            self._moved.add(identity)
             reason = f"Rank {rank} has heard nothing of this control plane, and left it."
             return self._lose(Lost(rank, reason), now_ns, has_ended=False)
         if self._liveness.rank_of(identity) == rank or not self._liveness.is_lost(rank):

@@ -28,7 +28,7 @@ from shoal.control import (
     note_of,
     usual_liveness_timeout_s,
 )
-from shoal.errors import DeadlineExceeded, ResourceError, UsageError
+from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError
 from shoal.launch import (
     Launch,
     hosts_of,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
     from shoal.control import ControlFacts, RunningJob
-    from shoal.errors import ShoalError
     from shoal.membership import View
 
 _NO_CONTROL: Final = "error: "
@@ -221,7 +220,7 @@ def serve_control(
         if min_workers is not None:
             note = note_of(service.endpoint, meeting.key, is_given=is_key_given)
             leave_note(os.environ, note)
-            _whole_store(meeting.store).set(_NOTE, note.decode())
+            _leave_in_store(meeting, note)
     except ResourceError as error:
         meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")
         if service is not None:
@@ -229,6 +228,19 @@ def serve_control(
         raise
     meeting.store.set(_CONTROL, service.endpoint)
     return service
+
+
+def _leave_in_store(meeting: Meeting, note: bytes) -> None:
+    _whole_store(meeting.store).set(_NOTE, note.decode())
+
+
+def leave_word_again(
+    meeting: Meeting, endpoint: str, deadline_s: float, *, is_key_given: bool
+) -> None:
+    """Say in the launcher's store, which rank 0 keeps, that the control plane has moved."""
+    note = note_of(endpoint, meeting.key, is_given=is_key_given)
+    with suppress(RuntimeError, ShoalError):  # the store may be gone, and the file has it, too
+        within(_BOUNDS * deadline_s, _SILENT, lambda: _leave_in_store(meeting, note))
 
 
 def find_control(meeting: Meeting, deadline_s: float) -> str:

@@ -44,6 +44,7 @@ from shoal.session.joining import (
     find_control,
     find_host,
     join_or_find,
+    leave_word_again,
     meet,
     new_card,
     own_group,
@@ -227,8 +228,7 @@ class Session:
 
         `holes` says what a lost part of a sum counts as, `wire` what its floats are sent as.
         Over "shoal" a new one each time, the same on every worker. Collective the first time that
-        it is asked for. Raises `UsageError` for names that do
-        not exist or a bound that is none.
+        it is asked for. Raises `UsageError` for names that do not exist or a bound that is none.
         """
         policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":
@@ -478,15 +478,12 @@ def start_session(
     except BaseException:
         services.stop()
         raise
+    if meeting.launch.rank == 0:
+        control.after_move = lambda: leave_word_again(
+            meeting, control.endpoint, deadline_s, is_key_given=job_key is not None
+        )
     session = _current = Session(
-        meeting,
-        communicator,
-        control,
-        member,
-        deadline_s,
-        services,
-        group,
-        min_workers,
+        meeting, communicator, control, member, deadline_s, services, group, min_workers
     )
     _log.info(
         "joined %d workers as one of host %d; the control plane is at %s",
@@ -521,15 +518,7 @@ def _join_running(
     )
     launch = Launch(control.rank, control.size, 0, member.view.workers_per_host, 0)
     meeting = Meeting(launch, running.key, dist.HashStore())  # type: ignore[attr-defined]  # as for fresh_store
-    session = Session(
-        meeting,
-        None,
-        control,
-        member,
-        deadline_s,
-        services,
-        min_workers=min_workers,
-    )
+    session = Session(meeting, None, control, member, deadline_s, services, min_workers=min_workers)
     joined.append(session)
     _current = session
     _log.info("came to join, as rank %d, the job at %s", control.rank, control.endpoint)
