@@ -24,7 +24,7 @@ class Appointment:
         self._asked: int | None = None
         self._unfit: set[int] = set()
         self.endpoint = ""
-        """Where somebody stands by; nothing as long as nobody does."""
+        """The address at which somebody stands by; nothing as long as nobody does."""
 
     def ask(self, view: View, living: Collection[int]) -> int | None:
         """Return the worker that is to stand by, if nobody does or has been asked."""

@@ -30,7 +30,7 @@ _LOOK_S: Final = 0.2
 
 
 class Whereabouts:
-    """Where the control plane is served, as it moves. Safe to use from any thread."""
+    """The present address of the control plane, which may move. Safe to use from any thread."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint

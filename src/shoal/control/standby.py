@@ -56,7 +56,7 @@ class Standby(MessageHandler):
         self._liveness = Liveness((), terms.timeout_ns)
         self._succession = terms.succession(keeper, num_finished)
         self._moved: dict[bytes, int] = {}
-        """Since when those have waited that have come over, by their connections."""
+        """The times since which those wait that have come over, by their connections."""
         self._successor: ControlHandler | None = None
 
     @property

@@ -85,7 +85,7 @@ class _Posted:
 
 
 class Listener(Protocol):
-    """Who is told what a watcher hears, on its thread: to be brief, and not to raise."""
+    """A listener is told what a watcher hears, on its thread: it is brief, and does not raise."""
 
     def on_lost(self, lost: WorkerLost) -> None:
         """Hear that a worker is lost."""

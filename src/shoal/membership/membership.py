@@ -39,7 +39,7 @@ class Quorum(StrEnum):
     As many are enough where the control plane is that they have had so far."""
 
     ANY = "any"
-    """Whoever is left: for jobs whose parts may go on apart."""
+    """No number is asked for: parts of the job may go on apart."""
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """The control planes that run beside this worker: rank 0's, and those that stand by.
 
 Owns their processes, and where one stands by: at an address of this machine that SHOAL_JOB names,
-so that whoever comes later finds it, else at the one at which other workers reach this one. In a
-job that goes on they outlive this worker.
+so that whoever comes later finds it, else at the one at which other workers reach this one, at the
+port of the control plane that serves if that is free. In a job that goes on they outlive this
+worker.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ class Services:
 
     def _start(self, order: StandBy, control: ControlClient) -> ControlProcess:
         own = from_environment(os.environ).interfaces[0].advertise
+        same_port = int(control.endpoint.rpartition(":")[2])  # it may be the one that is let through
         failure: ResourceError | None = None
-        for host, port in (*addresses_of(os.environ), (own, 0)):
+        for host, port in (*addresses_of(os.environ), (own, same_port), (own, 0)):
             try:
                 return ControlProcess.stand_by(
                     control.rank,
