@@ -30,7 +30,7 @@ PHASES = ("before backward", "before step", "before finish", "after finish")
 def await_standby(session: Any) -> None:
     """Return once another control plane stands by, which this worker follows."""
     end = time.monotonic() + DEADLINE_S
-    while session.control._watcher._reserve is None:
+    while not session.control.standby:
         assert time.monotonic() < end, "nobody stands by"
         time.sleep(0.01)
 

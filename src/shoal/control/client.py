@@ -105,6 +105,11 @@ class ControlClient:
         """The present address of the control plane."""
         return self._whereabouts.endpoint
 
+    @property
+    def standby(self) -> str:
+        """The address of the control plane that stands by; nothing as long as none does."""
+        return self._watcher.standby
+
     def check(self) -> None:
         """Raise the loss that ends the job, if there was one."""
         if self._member is not None:

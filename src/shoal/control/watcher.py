@@ -159,6 +159,12 @@ class Watcher:
         name = f"shoal-watch-{self.rank}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @property
+    def standby(self) -> str:
+        """The address of the control plane that stands by; nothing as long as none does."""
+        reserve = self._reserve
+        return "" if reserve is None else reserve.endpoint
+
     def start(self) -> None:
         """Begin to watch, and to tell the listener."""
         self._thread.start()
