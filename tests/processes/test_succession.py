@@ -190,3 +190,54 @@ def test_the_others_go_on_without_the_machine_of_rank_0(
     )
     assert results[0] is None, "the fault has fired"
     check(results, (1, 2, 3), tmp_path)
+
+
+def stand_still(folder: str, sync: str) -> str | tuple[int, ...]:
+    """Train; rank 0 and its control plane stand still, and come to themselves when others go on."""
+    there = Path(folder)
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    torch.manual_seed(1)
+    model = nn.Linear(8, 4)
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync)
+    await_standby(session)
+    first = session._services._first
+    if first is not None:
+        Path(there, "numbers").write_text(f"{first.pid} {os.getpid()}")
+    try:
+        while not Path(there, "is out").exists():
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+            if first is not None and optimizer.num_steps == FAULT_AT:
+                os.kill(first.pid, signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if session.rank == 1 and session.view.epoch and not Path(there, "thawed").exists():
+                for number in Path(there, "numbers").read_text().split():
+                    os.kill(int(number), signal.SIGCONT)
+                Path(there, "thawed").touch()
+    except shoal.WorkerLost as lost:
+        said = str(lost) if lost.rank == session.rank else f"not its own rank: {lost}"
+        shoal.shutdown()
+        Path(there, "is out").touch()
+        return said
+    optimizer.finish()
+    optimizer.average_model()
+    members = session.view.members
+    shoal.shutdown()
+    return members
+
+
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ripples"], often=["ripples"]))
+def test_a_rank_0_that_comes_to_itself_hears_that_it_is_out(
+    run_workers: RunWorkers, tmp_path: Path, sync: str
+) -> None:
+    before = forked_control.running()
+    out, *living = run_workers(stand_still, 3, str(tmp_path), sync, initialize=False)
+    assert Path(tmp_path, "thawed").exists(), "the fault has fired"
+    assert all(set(members) <= {1, 2} for members in living), "rank 0 was not among them"
+    assert "That is this worker: the others go on without it." in out
+    end = time.monotonic() + DEADLINE_S
+    while forked_control.running() - before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert forked_control.running() <= before, "the one that is out of office ends, too"

@@ -264,7 +264,7 @@ class ControlHandler(MessageHandler):
         return [(identity, Done()), *self._heed(events, now_ns)]
 
     def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
-        lost = self._lost or self._outside.get(identity)
+        lost = self._outside.get(identity) or self._lost
         is_new = False
         if lost is None or self._liveness.rank_of(identity) is not None:
             is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)

@@ -276,7 +276,7 @@ class Membership:
         else:
             del self._changes[change.rank]  # it came and went between two views
         if len(self._hosts) + self.num_finished < self._min_members:
-            return [TooFew(change)]
+            return [TooFew(change) if self._has_quorum else self._cut_off()]
         return self._propose(now_ns)
 
     def _propose(self, now_ns: int) -> list[Event]:

@@ -81,9 +81,8 @@ class Services:
 
     def _start(self, order: StandBy, control: ControlClient) -> ControlProcess:
         own = from_environment(os.environ).interfaces[0].advertise
-        same_port = int(
-            control.endpoint.rpartition(":")[2]
-        )  # it may be the one that is let through
+        # A firewall may let through the port that the job was given.
+        same_port = int(control.endpoint.rpartition(":")[2])
         failure: ResourceError | None = None
         for host, port in (*addresses_of(os.environ), (own, same_port), (own, 0)):
             try:

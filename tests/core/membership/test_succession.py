@@ -117,6 +117,13 @@ def test_a_part_that_most_members_are_not_in_ends() -> None:
     assert "3 of 5 workers cannot be reached (rank 2, 3, 4)" in end.reason
 
 
+def test_a_part_that_is_too_small_and_has_no_quorum_is_cut_off() -> None:
+    membership = Membership(View.first(3), SECOND, min_members=2)
+    (proposal,) = membership.lose(1, "moved", 0, has_ended=False)
+    assert isinstance(proposal, Proposal), "two of three"
+    assert isinstance(membership.lose(2, "moved", 0, has_ended=False)[0], CutOff)
+
+
 def test_a_part_goes_on_once_those_it_misses_are_known_to_have_ended() -> None:
     membership = Membership(View.first(5), SECOND)
     for rank in (2, 3, 4):
