@@ -153,6 +153,11 @@ class ControlProcess:
             _write(self._process, STOP_COMMAND + b"\n")
         _end(self._process)
 
+    def kill(self) -> None:
+        """End the service at once, also if it hangs: nobody is told."""
+        self._process.kill()
+        _end(self._process)
+
     def abandon(self) -> None:
         """Let go of the service as if this process had ended: others may need it."""
         for pipe in (self._process.stdin, self._process.stdout):

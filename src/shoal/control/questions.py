@@ -8,6 +8,7 @@ particular.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from shoal.control.messages import Request
 
 _CLOSING_S: Final = 2.0
+_WATCH_S: Final = 1.0
+"""How long the watch may take to hear of a loss that the answer to a question has told of."""
+_PAUSE_S: Final = 0.01
 _LOOK_S: Final = 0.2
 """The seconds between two looks of a wait whether it is in vain."""
 
@@ -97,8 +101,8 @@ class Questions:
             try:
                 return self._answer(message, kind, late, self._deadline_s, self._check_both)
             except (DeadlineExceeded, WorkerLost) as error:
-                self._failure = error
-                raise
+                self._failure = self._as_watched(error)
+                raise self._failure from error
 
     def look(self, message: Request, kind: type[R], late: str, deadline_s: float) -> R:
         """Return the answer to what may be asked after an error, too; pass over late answers."""
@@ -144,6 +148,17 @@ class Questions:
                 continue
             except ServiceGone:
                 self._await_successor(late)
+
+    def _as_watched(self, error: ShoalError) -> ShoalError:
+        """Return what the watch says of a loss: it knows whether that is this worker's own."""
+        end = time.monotonic() + _WATCH_S
+        while isinstance(error, WorkerLost) and error.rank is None and time.monotonic() < end:
+            try:
+                self._check()
+            except WorkerLost as watched:
+                return watched
+            time.sleep(_PAUSE_S)
+        return error
 
     def _check_both(self) -> None:
         self._check()

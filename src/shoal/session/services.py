@@ -47,12 +47,16 @@ class Services:
             self._first.stop()
             self._first = None
 
-    def close(self, *, waits_s: float | None, goes_on: bool) -> None:
+    def close(self, serving: str, *, waits_s: float | None, goes_on: bool) -> None:
         """Let go of all as if this process had ended: they end with those that follow them.
 
         Unless the job `goes_on`, the first ends now, or once all others are done: `waits_s` bounds
-        how long one that makes no step is waited for. Safe to call twice.
+        how long one that makes no step is waited for. Nobody needs the first any more if another
+        one is `serving`, at that address. Safe to call twice.
         """
+        if self._first is not None and self._first.endpoint != serving:
+            self._first.kill()
+            self._first = None
         if self._first is not None:
             if waits_s is not None:
                 wait_until_deserted(self._first.endpoint, self._key, waits_s)

@@ -351,7 +351,9 @@ class Session:
                 dist.destroy_process_group(self._group)
             self._group = None
         waits = self.endings.failure is None and not self._goes_on
-        self._services.close(waits_s=self.deadline_s if waits else None, goes_on=self._goes_on)
+        self._services.close(
+            self.control.endpoint, waits_s=self.deadline_s if waits else None, goes_on=self._goes_on
+        )
 
 
 def init(
