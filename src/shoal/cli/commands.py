@@ -49,6 +49,9 @@ COMMANDS: Final = {
     "train": Command(
         "shoal.cli.train:train", "Train a real model with worker processes on this machine."
     ),
+    "launch": Command(
+        "shoal.cli.launch:launch", "Run a training script as the workers of a job on this machine."
+    ),
     "schedule": Command(
         "shoal.cli.schedule:schedule", "Show who meets whom in each step, and how fast that mixes."
     ),

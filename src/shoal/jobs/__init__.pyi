@@ -7,6 +7,10 @@ from shoal.jobs.evaluation import consensus_distance as consensus_distance
 from shoal.jobs.files import indented_json as indented_json
 from shoal.jobs.files import read_json as read_json
 from shoal.jobs.files import write_whole as write_whole
+from shoal.jobs.launching.launch_result import how_it_ended as how_it_ended
+from shoal.jobs.launching.launcher import Launcher as Launcher
+from shoal.jobs.launching.restarts import Place as Place
+from shoal.jobs.launching.restarts import Restarts as Restarts
 from shoal.jobs.pool import WorkerPool as WorkerPool
 from shoal.jobs.result import CurvePoint as CurvePoint
 from shoal.jobs.result import Environment as Environment
