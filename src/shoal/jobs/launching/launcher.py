@@ -80,7 +80,7 @@ class Launcher:
         self._workers: dict[int, LaunchedWorker] = {}
         self._began = time.monotonic()
         self._asked_at = 0.0
-        """The moment at which those were asked to end who had been left behind by another; 0: never."""
+        """The moment at which those were asked to end whom another had left behind; 0: never."""
         self.result = LaunchResult(self._command, [RankResult(rank) for rank in range(size)])
         """What has become of the job so far."""
         free_port(port)  # what cannot be is said before anything starts
