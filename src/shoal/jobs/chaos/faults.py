@@ -1,0 +1,152 @@
+"""The faults there are: who is struck, in which phase of a job, and how; drawn by a seed.
+
+Knows no process. A new role, phase or fault is a word here, a place in `places` that reaches it,
+and a line on what is promised in `judge`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+import msgspec
+
+
+class Role(StrEnum):
+    """Whose process is struck."""
+
+    WORKER = "worker"
+    RANK_0 = "rank-0"
+    CONTROL = "control"
+    """The process of the control plane."""
+    DONOR = "donor"
+    """The worker that hands its state on to a newcomer."""
+    NEWCOMER = "newcomer"
+
+
+class Phase(StrEnum):
+    """Where the job is when it happens."""
+
+    START = "start"
+    """Between `init` and the first `DistributedOptimizer`."""
+    JOINING = "joining"
+    """The same of a newcomer, of which the control plane knows."""
+    FIRST_STEP = "first-step"
+    BACKWARD = "backward"
+    AVERAGING = "averaging"
+    """While a sum or a mean is under way."""
+    TRANSFER = "transfer"
+    """While a newcomer is given its state."""
+    VIEW_CHANGE = "view-change"
+    """Between the proposal of a view and its installation."""
+    FINISH = "finish"
+    """Before, between or after `finish()` and `average_model()`, or in the latter's sum."""
+
+
+class Fault(StrEnum):
+    """What happens to the process."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    """SIGSTOP, for good."""
+    PAUSE = "pause"
+    """SIGSTOP, and SIGCONT after three seconds."""
+    DELAY = "delay"
+    """The thread that has come to the phase stands still, and the others of its process go on."""
+
+
+SYNCS: Final = (
+    "all-reduce",
+    "ds-sync",
+    "ripples-static",
+    "hierarchical-sgd",
+    "local-sgd",
+    "ripples",
+    "ripples-random",
+)
+"""The strategies that go on without lost workers."""
+
+_IN_TRAINING: Final = (Phase.FIRST_STEP, Phase.BACKWARD, Phase.AVERAGING)
+_OF_MEMBERS: Final = (Phase.START, *_IN_TRAINING, Phase.VIEW_CHANGE, Phase.FINISH)
+PHASES: Final = {
+    Role.WORKER: _OF_MEMBERS,
+    Role.RANK_0: _OF_MEMBERS,
+    Role.CONTROL: tuple(Phase),
+    Role.DONOR: (Phase.TRANSFER,),
+    Role.NEWCOMER: (
+        Phase.JOINING,
+        *_IN_TRAINING,
+        Phase.TRANSFER,
+        Phase.VIEW_CHANGE,
+        Phase.FINISH,
+    ),
+}
+"""The phases that each role comes to."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One fault in one job."""
+
+    sync: str
+    role: Role
+    phase: Phase
+    fault: Fault
+    number: int
+    """What else of it is drawn: with the same number everything is the same but the machine."""
+
+    @property
+    def chance(self) -> Random:
+        """Return the dice of this case, each time from the beginning."""
+        return Random(f"{self.sync} {self.role} {self.phase} {self.fault} {self.number}")
+
+    @property
+    def has_newcomer(self) -> bool:
+        """Whether a process joins the job while the others train."""
+        joins = (Phase.JOINING, Phase.TRANSFER, Phase.VIEW_CHANGE)
+        return self.role in (Role.DONOR, Role.NEWCOMER) or self.phase in joins
+
+
+def all_cases(number: int = 0) -> list[Case]:
+    """Return one case of each kind. The control plane's process has no thread to delay."""
+    return [
+        Case(sync, role, phase, fault, number)
+        for sync in SYNCS
+        for role, phases in PHASES.items()
+        for phase in phases
+        for fault in Fault
+        if (role, fault) != (Role.CONTROL, Fault.DELAY)
+    ]
+
+
+def draw(seed: int, count: int, only: frozenset[str] = frozenset()) -> list[Case]:
+    """Return `count` cases: all kinds in an order by chance, then all again with other numbers.
+
+    `only` are words: of each family of words (strategies, roles, phases, faults) of which it has
+    some, no others are drawn.
+    """
+    families = (set(SYNCS), set(Role), set(Phase), set(Fault))
+    wanted = [family & only or family for family in families]
+    cases: list[Case] = []
+    number = seed * 1000
+    while len(cases) < count:
+        turn = [
+            case
+            for case in all_cases(number)
+            if all(
+                word in words
+                for word, words in zip(
+                    (case.sync, case.role, case.phase, case.fault), wanted, strict=True
+                )
+            )
+        ]
+        if not turn:
+            break
+        Random(number).shuffle(turn)
+        cases += turn
+        number += 1
+    return cases[:count]
+
+
+WORDS: Final = frozenset[str](SYNCS) | set(Role) | set(Phase) | set(Fault)
+"""All words that `draw` can be told."""

@@ -1,0 +1,255 @@
+"""Runs one job with one fault, and proves that the fault has fired.
+
+Owns the processes: the workers, a newcomer, and the control plane's, which it finds by a mark in
+its environment. A fault counts if its process stood in the phase, and was seen dead or stopped
+after the signal; nothing is left afterwards, and what had to be killed for that is in the row.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from shoal.jobs import fork_server
+from shoal.jobs.chaos.chaos_worker import STEPS_TO_THE_END, WIND_DOWN, chaos_worker
+from shoal.jobs.chaos.faults import Case, Fault, Phase, Role
+from shoal.jobs.chaos.notes import POLL_S, Notes
+from shoal.jobs.chaos.outcomes import Ended, Row, Told, is_as_promised, judge
+from shoal.jobs.chaos.places import GO_ON, REACHED, Reached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+
+SIZE: Final = 4
+PAUSE_S: Final = 3.0
+DELAY_S: Final = 2.0
+_MARK: Final = "SHOAL_JOB"
+"""The variable by which processes of a job are told from others: its file is the job's alone."""
+_TRAINS_S: Final = 60.0
+"""The seconds within which a job trains, or comes to a phase."""
+_SETTLES_S: Final = 20.0
+_ENDS_S: Final = 60.0
+_LEAVES_S: Final = 10.0
+_SEEN_S: Final = 5.0
+
+
+def strike(case: Case) -> Row:
+    """Run the job of `case`, and return what became of it."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder, _Job(case, folder) as job:
+        reached = job.await_place()
+        fired, struck = False, None
+        if reached is not None:
+            fired = job.strike(reached)
+            struck = reached.rank if case.role is not Role.CONTROL else None
+        job.wind_down()
+        told = job.told()
+        left = job.left()
+    outcomes = judge(case, told, struck if case.fault in (Fault.KILL, Fault.FREEZE) else None)
+    return Row(
+        sync=case.sync,
+        role=case.role,
+        phase=case.phase,
+        fault=case.fault,
+        number=case.number,
+        fired=fired,
+        place="" if reached is None else f"{reached.place}, rank {reached.rank}",
+        workers=outcomes,
+        left=left,
+        is_as_promised=is_as_promised(case, outcomes) and not left,
+        seconds=round(time.monotonic() - began, 2),
+    )
+
+
+class _Job:
+    """The processes of one case. A context manager: leaving it ends them all."""
+
+    def __init__(self, case: Case, folder: str) -> None:
+        self._case, self._folder = case, folder
+        self._notes = Notes(folder)
+        self._context = fork_server.start(
+            ["shoal.jobs.chaos.chaos_worker", fork_server.TRANSPORT_CODE]
+        )
+        self._port = _free_port()
+        self._processes: dict[int, BaseProcess] = {}
+        self._frozen: int | None = None
+
+    def __enter__(self) -> _Job:
+        for rank in range(SIZE):
+            self._start(rank)
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for pid in self._control():
+            _send(pid, signal.SIGKILL)
+        for process in self._processes.values():
+            process.join(_SEEN_S)
+
+    def _start(self, rank: int) -> None:
+        environment = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(SIZE),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(SIZE),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            _MARK: f"{self._folder}/job",
+        }
+        process = self._context.Process(
+            target=chaos_worker,
+            args=(self._case, rank, SIZE, self._folder, environment),
+            daemon=True,
+        )
+        process.start()
+        self._processes[rank] = process
+
+    def await_place(self) -> Reached | None:
+        """Return who has come to the place of the fault; None if nobody does."""
+        members = range(SIZE)
+        if self._case.phase not in (Phase.START, Phase.FIRST_STEP) or self._case.has_newcomer:
+            self._until(lambda: all(self._steps(rank) > 0 for rank in members), _TRAINS_S)
+        if self._case.has_newcomer:
+            self._start(SIZE)
+        if self._case.phase is Phase.FINISH:
+            if self._case.has_newcomer:
+                self._until(lambda: self._steps(SIZE) > 0, _TRAINS_S)
+            self._notes.write(WIND_DOWN)
+        self._until(lambda: self._notes.has(REACHED), _TRAINS_S)
+        found = self._notes.read(REACHED)
+        return msgspec.json.decode(found, type=Reached) if found else None
+
+    def strike(self, reached: Reached) -> bool:
+        """Strike; return whether that was seen. Who has come to the place goes on after it."""
+        pids = self._control() if self._case.role is Role.CONTROL else [reached.pid]
+        if len(pids) != 1:
+            return False
+        (pid,) = pids
+        match self._case.fault:
+            case Fault.KILL:
+                _send(pid, signal.SIGKILL)
+                seen = _becomes(pid, "Z", "X", "")
+            case Fault.FREEZE:
+                _send(pid, signal.SIGSTOP)
+                seen = _becomes(pid, "T")
+            case Fault.PAUSE:
+                _send(pid, signal.SIGSTOP)
+                seen = _becomes(pid, "T")
+                time.sleep(PAUSE_S)
+                seen = seen and _state(pid) == "T"
+                _send(pid, signal.SIGCONT)
+            case Fault.DELAY:
+                time.sleep(DELAY_S)
+                seen = _state(pid) not in ("Z", "X", "")
+        if self._case.role is not Role.CONTROL and self._case.fault is Fault.FREEZE:
+            self._frozen = reached.rank
+        if self._case.role is Role.CONTROL or self._case.fault in (Fault.PAUSE, Fault.DELAY):
+            self._notes.write(GO_ON)
+        return seen
+
+    def wind_down(self) -> None:
+        """Let the others get on for some steps, and then end; wait until they have."""
+        before = {rank: self._steps(rank) for rank in self._processes}
+        enough = {rank: steps + STEPS_TO_THE_END for rank, steps in before.items()}
+        self._until(
+            lambda: all(
+                self._is_over(rank) or self._steps(rank) >= enough[rank] for rank in before
+            ),
+            _SETTLES_S,
+        )
+        if not self._notes.has(WIND_DOWN):
+            self._notes.write(WIND_DOWN)
+        self._until(lambda: all(map(self._is_over, before)), _ENDS_S)
+
+    def told(self) -> dict[int, Told]:
+        """Return what each worker says at its end, or what is seen of it."""
+        told = {}
+        for rank, process in self._processes.items():
+            process.join(0 if rank == self._frozen else _LEAVES_S)
+            said = self._notes.read(f"told-{rank}")
+            if process.exitcode is None:
+                told[rank] = Told(Ended.HUNG, self._last_words(rank))
+            elif said:
+                told[rank] = msgspec.json.decode(said, type=Told)
+            else:
+                words = f"exit code {process.exitcode}: {self._last_words(rank)}"
+                told[rank] = Told(Ended.RAISED, words)
+        return told
+
+    def left(self) -> list[str]:
+        """Return the command lines of processes that outlive the job though nobody froze them."""
+        if self._frozen is not None:
+            self._processes[self._frozen].kill()
+        if self._case.role is Role.CONTROL and self._case.fault is Fault.FREEZE:
+            return []  # it cannot end by itself
+        self._until(lambda: not self._control(), _LEAVES_S)
+        return [_command(pid) for pid in self._control()]
+
+    def _is_over(self, rank: int) -> bool:
+        return rank == self._frozen or not self._processes[rank].is_alive()
+
+    def _steps(self, rank: int) -> int:
+        return int(self._notes.read(f"steps-{rank}") or 0)
+
+    def _last_words(self, rank: int) -> str:
+        return self._notes.read(f"output-{rank}").decode(errors="replace")[-2000:]
+
+    def _control(self) -> list[int]:
+        """Return the processes that serve this job's control plane."""
+        mark = f"{_MARK}={self._folder}/job".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):  # it has ended meanwhile, or is another user's
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    def _until(self, condition: Callable[[], bool], within_s: float) -> None:
+        end = time.monotonic() + within_s
+        while not condition() and time.monotonic() < end:
+            time.sleep(POLL_S)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _state(pid: int) -> str:
+    """Return the letter of a process's state; nothing if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _becomes(pid: int, *states: str) -> bool:
+    end = time.monotonic() + _SEEN_S
+    while _state(pid) not in states:
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    return ""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
