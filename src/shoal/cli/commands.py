@@ -67,6 +67,9 @@ COMMANDS: Final = {
         "shoal.cli.doctor:doctor", "Check this machine and the network for the transport."
     ),
     "lab": Command("shoal.cli.lab:lab_app", "Emulate a cluster and its network on this machine."),
+    "chaos": Command(
+        "shoal.cli.chaos:chaos", "Strike workers down in every phase, and see what becomes of jobs."
+    ),
     "warm-up": Command("shoal.cli.warm_up:warm_up", "Compile now what first uses would compile."),
     "version": Command("shoal.cli.commands:version", "Print the version."),
 }

@@ -1,4 +1,12 @@
 from shoal.jobs import fork_server as fork_server
+from shoal.jobs.chaos.faults import WORDS as WORDS
+from shoal.jobs.chaos.faults import Case as Case
+from shoal.jobs.chaos.faults import case_of as case_of
+from shoal.jobs.chaos.faults import draw as draw
+from shoal.jobs.chaos.injector import strike as strike
+from shoal.jobs.chaos.outcomes import ChaosFile as ChaosFile
+from shoal.jobs.chaos.outcomes import Ended as Ended
+from shoal.jobs.chaos.outcomes import Row as Row
 from shoal.jobs.comparison import DEMO_SCENARIOS as DEMO_SCENARIOS
 from shoal.jobs.comparison import DemoScenario as DemoScenario
 from shoal.jobs.comparison import comparison_specs as comparison_specs

@@ -1,5 +1,4 @@
-"""One worker of a job with a fault: it trains a small model until it is told to end, and says what
-came of it.
+"""One worker of a job with a fault: trains until it is told to end, and says what came of it.
 
 Knows its own place in the job and where the fault is due, not what is right: see `judge`.
 """

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from shoal.errors import UsageError
+
 
 class Role(StrEnum):
     """Whose process is struck."""
@@ -85,6 +87,11 @@ PHASES: Final = {
 """The phases that each role comes to."""
 
 
+FAMILIES: Final[tuple[set[str], ...]] = (set(SYNCS), set(Role), set(Phase), set(Fault))
+WORDS: Final = frozenset[str]().union(*FAMILIES)
+"""All words that `draw` can be told."""
+
+
 class Case(msgspec.Struct, frozen=True):
     """One fault in one job."""
 
@@ -95,10 +102,18 @@ class Case(msgspec.Struct, frozen=True):
     number: int
     """What else of it is drawn: with the same number everything is the same but the machine."""
 
+    def __str__(self) -> str:
+        return f"{self.sync}/{self.role}/{self.phase}/{self.fault}/{self.number}"
+
+    @property
+    def words(self) -> tuple[str, Role, Phase, Fault]:
+        """What kind of a fault it is."""
+        return self.sync, self.role, self.phase, self.fault
+
     @property
     def chance(self) -> Random:
         """Return the dice of this case, each time from the beginning."""
-        return Random(f"{self.sync} {self.role} {self.phase} {self.fault} {self.number}")
+        return Random(str(self))
 
     @property
     def has_newcomer(self) -> bool:
@@ -119,34 +134,42 @@ def all_cases(number: int = 0) -> list[Case]:
     ]
 
 
+def case_of(text: str) -> Case:
+    """Return the case that its text, such as "ripples/donor/transfer/kill/3", names.
+
+    Raises `UsageError` if there is none.
+    """
+    for case in all_cases():
+        kind, _, number = text.rpartition("/")
+        if f"{case}".rpartition("/")[0] == kind and number.isdecimal():
+            return msgspec.structs.replace(case, number=int(number))
+    message = (
+        f"There is no fault {text!r}: it is STRATEGY/ROLE/PHASE/FAULT/NUMBER, such as"
+        " ripples/donor/transfer/kill/3, and not every role comes to every phase."
+    )
+    raise UsageError(message)
+
+
 def draw(seed: int, count: int, only: frozenset[str] = frozenset()) -> list[Case]:
     """Return `count` cases: all kinds in an order by chance, then all again with other numbers.
 
     `only` are words: of each family of words (strategies, roles, phases, faults) of which it has
-    some, no others are drawn.
+    some, no others are drawn. Raises `UsageError` for a word that is none, or if nothing is left.
     """
-    families = (set(SYNCS), set(Role), set(Phase), set(Fault))
-    wanted = [family & only or family for family in families]
+    if unknown := only - WORDS:
+        message = f"There is no {', '.join(sorted(unknown))}; words are {', '.join(sorted(WORDS))}."
+        raise UsageError(message)
+    wanted = [family & only or family for family in FAMILIES]
     cases: list[Case] = []
     number = seed * 1000
     while len(cases) < count:
         turn = [
-            case
-            for case in all_cases(number)
-            if all(
-                word in words
-                for word, words in zip(
-                    (case.sync, case.role, case.phase, case.fault), wanted, strict=True
-                )
-            )
+            case for case in all_cases(number) if all(map(set.__contains__, wanted, case.words))
         ]
         if not turn:
-            break
+            message = f"No fault is all of {', '.join(sorted(only))}."
+            raise UsageError(message)
         Random(number).shuffle(turn)
         cases += turn
         number += 1
     return cases[:count]
-
-
-WORDS: Final = frozenset[str](SYNCS) | set(Role) | set(Phase) | set(Fault)
-"""All words that `draw` can be told."""

@@ -14,10 +14,11 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from shoal.carriers import COMPILER
 from shoal.jobs import fork_server
 from shoal.jobs.chaos.chaos_worker import STEPS_TO_THE_END, WIND_DOWN, chaos_worker
 from shoal.jobs.chaos.faults import Case, Fault, Phase, Role
@@ -76,14 +77,14 @@ class _Job:
     def __init__(self, case: Case, folder: str) -> None:
         self._case, self._folder = case, folder
         self._notes = Notes(folder)
-        self._context = fork_server.start(
-            ["shoal.jobs.chaos.chaos_worker", fork_server.TRANSPORT_CODE]
-        )
+        # torch imports its compiler when any optimizer is first used: once here, not in each worker
+        modules = ["shoal.jobs.chaos.chaos_worker", COMPILER, fork_server.TRANSPORT_CODE]
+        self._context = fork_server.start(modules)
         self._port = _free_port()
         self._processes: dict[int, BaseProcess] = {}
         self._frozen: int | None = None
 
-    def __enter__(self) -> _Job:
+    def __enter__(self) -> Self:
         for rank in range(SIZE):
             self._start(rank)
         return self
@@ -160,17 +161,15 @@ class _Job:
 
     def wind_down(self) -> None:
         """Let the others get on for some steps, and then end; wait until they have."""
-        before = {rank: self._steps(rank) for rank in self._processes}
-        enough = {rank: steps + STEPS_TO_THE_END for rank, steps in before.items()}
-        self._until(
-            lambda: all(
-                self._is_over(rank) or self._steps(rank) >= enough[rank] for rank in before
-            ),
-            _SETTLES_S,
-        )
+        enough = {rank: self._steps(rank) + STEPS_TO_THE_END for rank in self._processes}
+
+        def get_on() -> bool:
+            return all(self._is_over(rank) or self._steps(rank) >= enough[rank] for rank in enough)
+
+        self._until(get_on, _SETTLES_S)
         if not self._notes.has(WIND_DOWN):
             self._notes.write(WIND_DOWN)
-        self._until(lambda: all(map(self._is_over, before)), _ENDS_S)
+        self._until(lambda: all(map(self._is_over, enough)), _ENDS_S)
 
     def told(self) -> dict[int, Told]:
         """Return what each worker says at its end, or what is seen of it."""

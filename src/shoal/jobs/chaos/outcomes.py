@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from shoal.jobs.chaos.faults import Case, Fault, Phase, Role
+from shoal.jobs.result import Environment
 
 LARGEST: Final = 10.0
 """No parameter grows so large unless a part of a mean was taken for all of it."""
@@ -70,6 +71,18 @@ class Row(msgspec.Struct, frozen=True):
     """Command lines of processes that were left when all workers had ended."""
     is_as_promised: bool
     seconds: float
+
+    @property
+    def case(self) -> Case:
+        """The fault that was drawn."""
+        return Case(self.sync, self.role, self.phase, self.fault, self.number)
+
+
+class ChaosFile(msgspec.Struct, kw_only=True):
+    """A file of rows: `shoal chaos --json`."""
+
+    environment: Environment
+    rows: list[Row]
 
 
 def judge(case: Case, told: dict[int, Told], struck: int | None) -> list[WorkerOutcome]:
