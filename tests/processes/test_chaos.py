@@ -1,4 +1,4 @@
-"""`shoal chaos`: faults in real jobs fire where they should, and what becomes of the job is told."""
+"""`shoal chaos`: faults in real jobs fire where they should, and what becomes of all is told."""
 
 from __future__ import annotations
 

@@ -163,9 +163,8 @@ def draw(seed: int, count: int, only: frozenset[str] = frozenset()) -> list[Case
     cases: list[Case] = []
     number = seed * 1000
     while len(cases) < count:
-        turn = [
-            case for case in all_cases(number) if all(map(set.__contains__, wanted, case.words))
-        ]
+        kinds = all_cases(number)
+        turn = [case for case in kinds if all(map(set.__contains__, wanted, case.words))]
         if not turn:
             message = f"No fault is all of {', '.join(sorted(only))}."
             raise UsageError(message)

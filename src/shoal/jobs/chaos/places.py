@@ -102,7 +102,7 @@ class Place:
 
         member.fence, member.unfence = fencing, unfencing
 
-    def watch_gradient(self, parameter: torch.nn.Parameter, step: Callable[[], int]) -> None:
+    def watch_gradient(self, parameter: torch.Tensor, step: Callable[[], int]) -> None:
         """Come to the middle of a backward pass."""
 
         def passing(gradient: torch.Tensor) -> torch.Tensor:
