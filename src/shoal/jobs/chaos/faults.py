@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 
 
 class Role(StrEnum):
-    """Whose process is struck."""
+    """The process that is struck."""
 
     WORKER = "worker"
     RANK_0 = "rank-0"
@@ -28,10 +28,10 @@ class Role(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where the job is when it happens."""
+    """The point at which the job is when it happens."""
 
     START = "start"
-    """Between `init` and the first `DistributedOptimizer`."""
+    """The time between `init` and the first `DistributedOptimizer`."""
     JOINING = "joining"
     """The same of a newcomer, of which the control plane knows."""
     FIRST_STEP = "first-step"
@@ -41,9 +41,9 @@ class Phase(StrEnum):
     TRANSFER = "transfer"
     """While a newcomer is given its state."""
     VIEW_CHANGE = "view-change"
-    """Between the proposal of a view and its installation."""
+    """The time between the proposal of a view and its installation."""
     FINISH = "finish"
-    """Before, between or after `finish()` and `average_model()`, or in the latter's sum."""
+    """The end: before, between or after `finish()` and `average_model()`, or in the latter's sum."""
 
 
 class Fault(StrEnum):

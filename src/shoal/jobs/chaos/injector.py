@@ -16,9 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-import msgspec
-
 from shoal.carriers import COMPILER
+from shoal.decoding import decode_json
 from shoal.jobs import fork_server
 from shoal.jobs.chaos.chaos_worker import STEPS_TO_THE_END, WIND_DOWN, chaos_worker
 from shoal.jobs.chaos.faults import Case, Fault, Phase, Role
@@ -35,6 +34,7 @@ PAUSE_S: Final = 3.0
 DELAY_S: Final = 2.0
 _MARK: Final = "SHOAL_JOB"
 """The variable by which processes of a job are told from others: its file is the job's alone."""
+_NOT_UNDERSTOOD: Final = "What a worker says is not understood"
 _TRAINS_S: Final = 60.0
 """The seconds within which a job trains, or comes to a phase."""
 _SETTLES_S: Final = 20.0
@@ -129,7 +129,7 @@ class _Job:
             self._notes.write(WIND_DOWN)
         self._until(lambda: self._notes.has(REACHED), _TRAINS_S)
         found = self._notes.read(REACHED)
-        return msgspec.json.decode(found, type=Reached) if found else None
+        return decode_json(found, Reached, _NOT_UNDERSTOOD) if found else None
 
     def strike(self, reached: Reached) -> bool:
         """Strike; return whether that was seen. Who has come to the place goes on after it."""
@@ -180,7 +180,7 @@ class _Job:
             if process.exitcode is None:
                 told[rank] = Told(Ended.HUNG, self._last_words(rank))
             elif said:
-                told[rank] = msgspec.json.decode(said, type=Told)
+                told[rank] = decode_json(said, Told, _NOT_UNDERSTOOD)
             else:
                 words = f"exit code {process.exitcode}: {self._last_words(rank)}"
                 told[rank] = Told(Ended.RAISED, words)

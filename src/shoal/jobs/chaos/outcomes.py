@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True):
     fired: bool
     """Whether the process stood in the phase when the fault struck, and was seen to be struck."""
     place: str
-    """Where it stood: the phase, and where in it."""
+    """The phase in which it stood, and where in it."""
     workers: list[WorkerOutcome]
     left: list[str]
     """Command lines of processes that were left when all workers had ended."""

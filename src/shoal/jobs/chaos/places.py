@@ -32,7 +32,7 @@ _DETAILS: Final = {Phase.FINISH: FINISHES, Phase.VIEW_CHANGE: VIEWS}
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """Who has come to the place of a fault, and stands there."""
+    """A process that has come to the place of a fault, and stands there."""
 
     rank: int
     pid: int
