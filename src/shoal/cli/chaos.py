@@ -68,7 +68,7 @@ def _strike_all(cases: list[Case], json: Path | None) -> list[Row]:
                 write_whole(json, indented_json(file))
             if not row.is_as_promised:
                 bar.say(_complaint(row))
-            elif not row.fired:
+            if not row.fired:
                 bar.say(f"{each}: did not fire, and does not count")
     return file.rows
 

@@ -43,6 +43,7 @@ def chaos_worker(
     case: Case, rank: int, size: int, folder: str, environment: dict[str, str]
 ) -> None:
     """Be a worker of `case`'s job; a rank from `size` on is a newcomer's."""
+    os.setsid()  # else a shell that ends would let go on who is stopped
     threading.Thread(target=die_with_launcher, args=(Path(folder),), daemon=True).start()
     with Path(folder, f"output-{rank}").open("ab") as output:
         for descriptor in (1, 2):
@@ -98,7 +99,10 @@ class _Training:
         layers = (nn.Linear(_FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, _FEATURES))
         self._model = nn.Sequential(*layers)
         inner = torch.optim.Adam(self._model.parameters(), lr=0.01)
-        self._optimizer = DistributedOptimizer(inner, self._model, sync=sync)
+        word, _, overlap = sync.partition(",")
+        self._optimizer = DistributedOptimizer(
+            inner, self._model, sync=word, overlap=overlap or None
+        )
         place.watch_gradient(layers[0].weight, lambda: self._made)
         self._made = 0
         self._data = torch.Generator().manual_seed(session.rank)
@@ -130,17 +134,17 @@ class _Training:
         parameters = [each.detach() for each in self._model.parameters()]
         return Told(
             Ended.FINISHED,
-            model=_hash_of(parameters),
+            model=hash_of(parameters),
             largest=max(float(each.abs().max()) for each in parameters),
             states=self._states,
             members=self._session.view.members,
         )
 
     def _state(self) -> str:
-        return _hash_of([*self._model.parameters(), *self._model.buffers()])
+        return hash_of([*self._model.parameters(), *self._model.buffers()])
 
 
-def _hash_of(tensors: Iterable[torch.Tensor]) -> str:
+def hash_of(tensors: Iterable[torch.Tensor]) -> str:
     """Return what tells tensors from others."""
     values = b"".join(each.detach().numpy().tobytes() for each in tensors)
     return blake2b(values, digest_size=8).hexdigest()

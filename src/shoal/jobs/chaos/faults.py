@@ -43,7 +43,7 @@ class Phase(StrEnum):
     VIEW_CHANGE = "view-change"
     """The time between the proposal of a view and its installation."""
     FINISH = "finish"
-    """The end: before, between or after `finish()` and `average_model()`, or in the latter's sum."""
+    """The end: before, between or after `finish()` and `average_model()`, or in the latter."""
 
 
 class Fault(StrEnum):
@@ -66,11 +66,16 @@ SYNCS: Final = (
     "local-sgd",
     "ripples",
     "ripples-random",
+    "ds-sync,next-forward",
+    "ds-sync,next-steps",
+    "ripples,next-forward",
+    "ripples,next-steps",
 )
-"""The strategies that go on without lost workers."""
+"""The strategies that go on without lost workers, and what some of them hide exchanges behind."""
 
 _IN_TRAINING: Final = (Phase.FIRST_STEP, Phase.BACKWARD, Phase.AVERAGING)
 _OF_MEMBERS: Final = (Phase.START, *_IN_TRAINING, Phase.VIEW_CHANGE, Phase.FINISH)
+_SHARE_OF_DEATHS: Final = 0.5
 PHASES: Final = {
     Role.WORKER: _OF_MEMBERS,
     Role.RANK_0: _OF_MEMBERS,
@@ -118,8 +123,20 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def has_newcomer(self) -> bool:
         """Whether a process joins the job while the others train."""
-        joins = (Phase.JOINING, Phase.TRANSFER, Phase.VIEW_CHANGE)
-        return self.role in (Role.DONOR, Role.NEWCOMER) or self.phase in joins
+        is_asked = self.role in (Role.DONOR, Role.NEWCOMER)
+        changes = self.phase is Phase.VIEW_CHANGE and not self.has_death
+        return is_asked or changes or self.phase in (Phase.JOINING, Phase.TRANSFER)
+
+    @property
+    def has_death(self) -> bool:
+        """Whether another worker dies before, so that the view changes."""
+        of_members = self.phase is Phase.VIEW_CHANGE and self.role is not Role.NEWCOMER
+        return of_members and Random(f"{self} death").random() < _SHARE_OF_DEATHS
+
+    def bystanders(self, size: int) -> tuple[int, int]:
+        """Return two of `size` ranks other than 0: who comes to the place, and who dies before."""
+        first, second = Random(f"{self} bystanders").sample(range(1, size), 2)
+        return first, second
 
 
 def all_cases(number: int = 0) -> list[Case]:

@@ -48,14 +48,11 @@ def strike(case: Case) -> Row:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder, _Job(case, folder) as job:
         reached = job.await_place()
-        fired, struck = False, None
-        if reached is not None:
-            fired = job.strike(reached)
-            struck = reached.rank if case.role is not Role.CONTROL else None
+        fired = reached is not None and job.strike(reached)
         job.wind_down()
         told = job.told()
         left = job.left()
-    outcomes = judge(case, told, struck if case.fault in (Fault.KILL, Fault.FREEZE) else None)
+    outcomes = judge(case, told, job.struck)
     return Row(
         sync=case.sync,
         role=case.role,
@@ -66,7 +63,7 @@ def strike(case: Case) -> Row:
         place="" if reached is None else f"{reached.place}, rank {reached.rank}",
         workers=outcomes,
         left=left,
-        is_as_promised=is_as_promised(case, outcomes) and not left,
+        is_as_promised=is_as_promised(case, outcomes, fired=fired) and not left,
         seconds=round(time.monotonic() - began, 2),
     )
 
@@ -83,6 +80,8 @@ class _Job:
         self._port = _free_port()
         self._processes: dict[int, BaseProcess] = {}
         self._frozen: int | None = None
+        self.struck: set[int] = set()
+        """Ranks that were killed, or frozen for good."""
 
     def __enter__(self) -> Self:
         for rank in range(SIZE):
@@ -123,6 +122,10 @@ class _Job:
             self._until(lambda: all(self._steps(rank) > 0 for rank in members), _TRAINS_S)
         if self._case.has_newcomer:
             self._start(SIZE)
+        if self._case.has_death:
+            _, victim = self._case.bystanders(SIZE)
+            self._processes[victim].kill()
+            self.struck.add(victim)
         if self._case.phase is Phase.FINISH:
             if self._case.has_newcomer:
                 self._until(lambda: self._steps(SIZE) > 0, _TRAINS_S)
@@ -153,10 +156,12 @@ class _Job:
             case Fault.DELAY:
                 time.sleep(DELAY_S)
                 seen = _state(pid) not in ("Z", "X", "")
-        if self._case.role is not Role.CONTROL and self._case.fault is Fault.FREEZE:
-            self._frozen = reached.rank
         if self._case.role is Role.CONTROL or self._case.fault in (Fault.PAUSE, Fault.DELAY):
             self._notes.write(GO_ON)
+        else:
+            self.struck.add(reached.rank)
+        if self._case.role is not Role.CONTROL and self._case.fault is Fault.FREEZE:
+            self._frozen = reached.rank
         return seen
 
     def wind_down(self) -> None:

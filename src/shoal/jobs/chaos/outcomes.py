@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from shoal.jobs.chaos.faults import Case, Fault, Phase, Role
 from shoal.jobs.result import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 LARGEST: Final = 10.0
 """No parameter grows so large unless a part of a mean was taken for all of it."""
@@ -85,8 +88,8 @@ class ChaosFile(msgspec.Struct, kw_only=True):
     rows: list[Row]
 
 
-def judge(case: Case, told: dict[int, Told], struck: int | None) -> list[WorkerOutcome]:
-    """Return what became of each worker: `told` is what they say, and `struck` who is gone.
+def judge(case: Case, told: dict[int, Told], struck: Collection[int]) -> list[WorkerOutcome]:
+    """Return what became of each worker: `told` is what they say, and `struck` who is to be gone.
 
     Sums are wrong if survivors have ended with different models, or under `all-reduce` have had
     different ones after the same step, or if a parameter is too large or not a number.
@@ -96,7 +99,7 @@ def judge(case: Case, told: dict[int, Told], struck: int | None) -> list[WorkerO
     outcomes = []
     for rank, each in sorted(told.items()):
         ended, sentence = each.ended, each.sentence
-        if rank == struck and ended in (Ended.HUNG, Ended.RAISED):
+        if rank in struck and ended in (Ended.HUNG, Ended.RAISED):
             ended, sentence = Ended.STRUCK, ""
         elif ended is Ended.FINISHED and rank in wrong:
             ended, sentence = Ended.WRONG, wrong[rank]
@@ -104,9 +107,9 @@ def judge(case: Case, told: dict[int, Told], struck: int | None) -> list[WorkerO
     return outcomes
 
 
-def is_as_promised(case: Case, outcomes: list[WorkerOutcome]) -> bool:
+def is_as_promised(case: Case, outcomes: list[WorkerOutcome], *, fired: bool) -> bool:
     """Return whether each worker has ended in a way that the pages promise."""
-    allowed = _promised(case)
+    allowed = _promised(case) if fired else {Ended.FINISHED}
     return all(each.ended in allowed or each.ended is Ended.STRUCK for each in outcomes)
 
 

@@ -52,7 +52,7 @@ class Place:
         self._detail = chance.choice(_DETAILS.get(case.phase, ("",)))
         self._phase, self._notes, self._rank = case.phase, notes, rank
         newcomer = rank >= size
-        bystander = chance.randrange(1, size)
+        bystander, _ = case.bystanders(size)
         comes = {
             Role.WORKER: rank == bystander,
             Role.RANK_0: rank == 0,
