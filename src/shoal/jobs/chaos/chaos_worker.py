@@ -12,7 +12,7 @@ import traceback
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
@@ -100,9 +100,8 @@ class _Training:
         self._model = nn.Sequential(*layers)
         inner = torch.optim.Adam(self._model.parameters(), lr=0.01)
         word, _, overlap = sync.partition(",")
-        self._optimizer = DistributedOptimizer(
-            inner, self._model, sync=word, overlap=overlap or None
-        )
+        options: dict[str, Any] = {"overlap": overlap} if overlap else {}
+        self._optimizer = DistributedOptimizer(inner, self._model, sync=word, **options)
         place.watch_gradient(layers[0].weight, lambda: self._made)
         self._made = 0
         self._data = torch.Generator().manual_seed(session.rank)
