@@ -82,9 +82,9 @@ def _train(case: Case, place: Place, notes: Notes) -> Told:
     for _ in range(STEPS_TO_THE_END):
         training.step()
     training.finish()
+    told = training.told()
     shutdown()
-    place.come_to(Phase.FINISH, "after average_model")
-    return training.told()
+    return told
 
 
 class _Training:
@@ -102,7 +102,7 @@ class _Training:
         word, _, overlap = sync.partition(",")
         options: dict[str, Any] = {"overlap": overlap} if overlap else {}
         self._optimizer = DistributedOptimizer(inner, self._model, sync=word, **options)
-        place.watch_gradient(layers[0].weight, lambda: self._made)
+        place.watch_gradient(layers[0].weight)
         self._made = 0
         self._data = torch.Generator().manual_seed(session.rank)
         self._states = {self._optimizer.num_steps: self._state()}
@@ -127,6 +127,7 @@ class _Training:
         self._place.is_averaging = True
         self._optimizer.average_model()
         self._place.is_averaging = False
+        self._place.come_to(Phase.FINISH, "after average_model")
 
     def told(self) -> Told:
         """Return what this worker has to say at its end."""

@@ -22,9 +22,15 @@ class Role(StrEnum):
     RANK_0 = "rank-0"
     CONTROL = "control"
     """The process of the control plane."""
+    STANDBY = "standby"
+    """The process of the control plane that stands by for it."""
     DONOR = "donor"
     """The worker that hands its state on to a newcomer."""
     NEWCOMER = "newcomer"
+
+
+SERVICES: Final = (Role.CONTROL, Role.STANDBY)
+"""Roles that are no workers: whoever comes to the phase is held there while they are struck."""
 
 
 class Phase(StrEnum):
@@ -80,6 +86,7 @@ PHASES: Final = {
     Role.WORKER: _OF_MEMBERS,
     Role.RANK_0: _OF_MEMBERS,
     Role.CONTROL: tuple(Phase),
+    Role.STANDBY: tuple(phase for phase in Phase if phase is not Phase.START),
     Role.DONOR: (Phase.TRANSFER,),
     Role.NEWCOMER: (
         Phase.JOINING,
@@ -140,14 +147,14 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def all_cases(number: int = 0) -> list[Case]:
-    """Return one case of each kind. The control plane's process has no thread to delay."""
+    """Return one case of each kind. Of the control plane no thread is delayed."""
     return [
         Case(sync, role, phase, fault, number)
         for sync in SYNCS
         for role, phases in PHASES.items()
         for phase in phases
         for fault in Fault
-        if (role, fault) != (Role.CONTROL, Fault.DELAY)
+        if fault is not Fault.DELAY or role not in SERVICES
     ]
 
 

@@ -8,6 +8,7 @@ after the signal; nothing is left afterwards, and what had to be killed for that
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -20,10 +21,10 @@ from shoal.carriers import COMPILER
 from shoal.decoding import decode_json
 from shoal.jobs import fork_server
 from shoal.jobs.chaos.chaos_worker import STEPS_TO_THE_END, WIND_DOWN, chaos_worker
-from shoal.jobs.chaos.faults import Case, Fault, Phase, Role
+from shoal.jobs.chaos.faults import SERVICES, Case, Fault, Phase, Role
 from shoal.jobs.chaos.notes import POLL_S, Notes
 from shoal.jobs.chaos.outcomes import Ended, Row, Told, is_as_promised, judge
-from shoal.jobs.chaos.places import GO_ON, REACHED, Reached
+from shoal.jobs.chaos.places import ARMED, GO_ON, REACHED, Reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,9 @@ _TRAINS_S: Final = 60.0
 """The seconds within which a job trains, or comes to a phase."""
 _SETTLES_S: Final = 20.0
 _ENDS_S: Final = 60.0
+_STANDS_BY_S: Final = 5.0
+_LISTENS: Final = "0A"
+"""The state of a listening socket in the kernel's table."""
 _LEAVES_S: Final = 10.0
 _SEEN_S: Final = 5.0
 
@@ -117,9 +121,11 @@ class _Job:
 
     def await_place(self) -> Reached | None:
         """Return who has come to the place of the fault; None if nobody does."""
-        members = range(SIZE)
         if self._case.phase not in (Phase.START, Phase.FIRST_STEP) or self._case.has_newcomer:
-            self._until(lambda: all(self._steps(rank) > 0 for rank in members), _TRAINS_S)
+            self._until(lambda: all(map(self._steps, range(SIZE))), _TRAINS_S)
+            if self._case.role in SERVICES:
+                self._until(lambda: len(self._control()) > 1, _STANDS_BY_S)
+        self._notes.write(ARMED)
         if self._case.has_newcomer:
             self._start(SIZE)
         if self._case.has_death:
@@ -136,10 +142,27 @@ class _Job:
 
     def strike(self, reached: Reached) -> bool:
         """Strike; return whether that was seen. Who has come to the place goes on after it."""
-        pids = self._control() if self._case.role is Role.CONTROL else [reached.pid]
-        if len(pids) != 1:
-            return False
-        (pid,) = pids
+        seen = any(map(self._strike, self._victims(reached)))
+        if self._case.role in SERVICES or self._case.fault in (Fault.PAUSE, Fault.DELAY):
+            self._notes.write(GO_ON)
+        else:
+            self.struck.add(reached.rank)
+        if self._case.role not in SERVICES and self._case.fault is Fault.FREEZE:
+            self._frozen = reached.rank
+        return seen
+
+    def _victims(self, reached: Reached) -> list[int]:
+        """Return the process that is to be struck; none if there is none."""
+        serves = serving(self._control(), self._notes.read("job"))
+        match self._case.role:
+            case Role.CONTROL:
+                return serves
+            case Role.STANDBY:
+                return [pid for pid in self._control() if pid not in serves][:1]
+        return [reached.pid]
+
+    def _strike(self, pid: int) -> bool:
+        """Strike a process; return whether that was seen."""
         match self._case.fault:
             case Fault.KILL:
                 _send(pid, signal.SIGKILL)
@@ -156,12 +179,6 @@ class _Job:
             case Fault.DELAY:
                 time.sleep(DELAY_S)
                 seen = _state(pid) not in ("Z", "X", "")
-        if self._case.role is Role.CONTROL or self._case.fault in (Fault.PAUSE, Fault.DELAY):
-            self._notes.write(GO_ON)
-        else:
-            self.struck.add(reached.rank)
-        if self._case.role is not Role.CONTROL and self._case.fault is Fault.FREEZE:
-            self._frozen = reached.rank
         return seen
 
     def wind_down(self) -> None:
@@ -195,10 +212,12 @@ class _Job:
         """Return the command lines of processes that outlive the job though nobody froze them."""
         if self._frozen is not None:
             self._processes[self._frozen].kill()
-        if self._case.role is Role.CONTROL and self._case.fault is Fault.FREEZE:
-            return []  # it cannot end by itself
-        self._until(lambda: not self._control(), _LEAVES_S)
-        return [_command(pid) for pid in self._control()]
+        self._until(lambda: not self._unstopped(), _LEAVES_S)
+        return [_command(pid) for pid in self._unstopped()]
+
+    def _unstopped(self) -> list[int]:
+        """Return the services that run: those that were frozen cannot end by themselves."""
+        return [pid for pid in self._control() if _state(pid) != "T"]
 
     def _is_over(self, rank: int) -> bool:
         return rank == self._frozen or not self._processes[rank].is_alive()
@@ -224,6 +243,26 @@ class _Job:
         end = time.monotonic() + within_s
         while not condition() and time.monotonic() < end:
             time.sleep(POLL_S)
+
+
+def serving(pids: list[int], note: bytes) -> list[int]:
+    """Return which of some processes listens where the `note` of a job says it is found."""
+    found = re.search(rb":(\d+)\"", note)
+    if found is None:
+        return []
+    port = f":{int(found[1]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == _LISTENS}
+    return [pid for pid in pids if sockets & set(_open_files(pid))]
+
+
+def _open_files(pid: int) -> list[str]:
+    files = []
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                files.append(str(entry.readlink()))
+    return files
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 REACHED: Final = "reached"
 GO_ON: Final = "go-on"
+ARMED: Final = "armed"
+"""All train, and whatever a fault needs is there: comings are counted from now on."""
 _HELD_S: Final = 60.0
 
 FINISHES: Final = ("before finish", "after finish", "in average_model", "after average_model")
@@ -47,8 +49,7 @@ class Place:
 
     def __init__(self, case: Case, rank: int, size: int, notes: Notes) -> None:
         chance = case.chance
-        self.turn = chance.randint(2, 6)
-        """The number of the step, or of the exchange, in which it is due."""
+        self._comings_left = chance.randint(1, 6)
         self._detail = chance.choice(_DETAILS.get(case.phase, ("",)))
         self._phase, self._notes, self._rank = case.phase, notes, rank
         newcomer = rank >= size
@@ -58,27 +59,34 @@ class Place:
             Role.RANK_0: rank == 0,
             Role.NEWCOMER: newcomer,
             Role.DONOR: not newcomer,
-            Role.CONTROL: rank == bystander,
         }
-        if case.role is Role.CONTROL and case.phase in (Phase.JOINING, Phase.TRANSFER):
-            comes[Role.CONTROL] = newcomer
-        self._is_mine = comes[case.role]
-        self._times = 0
+        if case.phase in (Phase.JOINING, Phase.TRANSFER):
+            bystander = size
+        self._is_mine = comes.get(case.role, rank == bystander)
         self._is_over = False
         self.is_averaging = False
         """Whether this worker is in `average_model`."""
 
-    def come_to(self, phase: Phase, detail: str = "", turn: int | None = None) -> None:
-        """Stand still here if this is the place; `turn` is the number of this coming, from 1 on."""
-        if self._is_over or not self._is_mine or phase is not self._phase:
-            return
-        if detail != self._detail or turn not in (None, self.turn):
+    def come_again_to(self, phase: Phase) -> None:
+        """Stand still here if this is the place, and the coming to it that is due."""
+        if self._is_here(phase) and self._notes.has(ARMED):
+            self._comings_left -= 1
+            if not self._comings_left:
+                self.come_to(phase)
+
+    def come_to(self, phase: Phase, detail: str = "") -> None:
+        """Stand still here if this is the place."""
+        if not self._is_here(phase, detail):
             return
         self._is_over = True
         if self._notes.claim("claimed"):
             told = Reached(self._rank, os.getpid(), f"{phase} {detail}".strip())
             self._notes.write(REACHED, msgspec.json.encode(told))
             self._notes.wait_for(GO_ON, _HELD_S)
+
+    def _is_here(self, phase: Phase, detail: str = "") -> bool:
+        is_it = phase is self._phase and detail == self._detail
+        return is_it and self._is_mine and not self._is_over
 
     def watch_carrier(self) -> None:
         """Come to the phases that are acts of the transport's."""
@@ -102,11 +110,11 @@ class Place:
 
         member.fence, member.unfence = fencing, unfencing
 
-    def watch_gradient(self, parameter: torch.Tensor, step: Callable[[], int]) -> None:
+    def watch_gradient(self, parameter: torch.Tensor) -> None:
         """Come to the middle of a backward pass."""
 
         def passing(gradient: torch.Tensor) -> torch.Tensor:
-            self.come_to(Phase.BACKWARD, turn=step() + 1)
+            self.come_again_to(Phase.BACKWARD)
             return gradient
 
         parameter.register_hook(passing)
@@ -120,9 +128,8 @@ class Place:
         setattr(TransportCommunicator, name, wrapped)
 
     def _after_exchange(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        self._times += 1
         work = method(*arguments, **options)
-        self.come_to(Phase.AVERAGING, turn=self._times)
+        self.come_again_to(Phase.AVERAGING)
         if self.is_averaging:
             self.come_to(Phase.FINISH, "in average_model")
         return work
