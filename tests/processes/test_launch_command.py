@@ -12,13 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, Self
 
 import pytest
 
 pytest.importorskip("torch")
+
+from forked_process import ForkedProcess
 
 from free_ports import free_ports_in_a_row
 from patience import communicate
@@ -50,6 +53,7 @@ while time.monotonic() < end:
     data = torch.randn(16, 8)
     (model(data) - data[:, :4]).square().mean().backward()
     optimizer.step()
+    time.sleep(0.02)  # the processor is for who starts
     notes = len(list(folder.glob("death-*")))
     if session.rank == victim and notes < deaths and optimizer.num_steps > 5:
         (folder / f"death-{notes}").touch()
@@ -70,8 +74,9 @@ shoal.shutdown()
 class Launched:
     """`shoal launch`, whose processes all carry its mark."""
 
-    def __init__(self, *words: str, **options: Any) -> None:
-        self.environment = marked_environment(SHOAL_LOG="info")
+    def __init__(self, *words: str, folder: Path | None = None, **options: Any) -> None:
+        place = {} if folder is None else {"TMPDIR": str(folder)}
+        self.environment = marked_environment(SHOAL_LOG="info", **place)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "shoal.cli", "launch", *words],
             env=self.environment,
@@ -110,12 +115,63 @@ def models(out: str) -> dict[str, str]:
     return dict(re.findall(r"^\[(\d)\] model (\S+)$", out, re.MULTILINE))
 
 
+STAND_IN = """
+import json, os, socket, sys
+
+with socket.socket(socket.AF_UNIX) as test:
+    test.connect(sys.argv[1])
+    test.sendall(json.dumps(dict(os.environ)).encode() + b"\\n")
+    code, out, errors = json.loads(test.makefile().readline())
+sys.stdout.write(out)
+sys.stderr.write(errors)
+sys.stdout.flush()
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+"""A command that ends as a process does which the test forks for it, where torch is loaded."""
+
+
+@contextmanager
+def forked(path: Path, *words: str) -> Iterator[None]:
+    """Fork a training with these words for every `STAND_IN` that connects to `path`."""
+    started: list[ForkedProcess] = []
+
+    def fork(stream: socket.socket) -> None:
+        with stream, stream.makefile("rw") as file:
+            process = ForkedProcess(json.loads(file.readline()), be_training, list(words))
+            started.append(process)
+            out, errors = process.communicate()
+            file.write(json.dumps([process.returncode, out, errors]) + "\n")
+
+    def serve(server: socket.socket) -> None:
+        with suppress(OSError):  # it has been closed
+            while True:
+                Thread(target=fork, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        Thread(target=serve, args=(server,), daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            for process in started:
+                process.kill()
+
+
+def be_training(words: list[str]) -> None:
+    sys.argv = ["-c", *words]
+    exec(compile(TRAINING, "training", "exec"), {"__name__": "__main__"})
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", seldom([0, 1], often=[1]))
 def test_who_is_killed_starts_again_and_joins(tmp_path: Path, victim: int) -> None:
-    result = tmp_path / "result.json"
-    words = ("-n", "2", "--json", str(result), *python(TRAINING, str(tmp_path), "1", str(victim)))
-    with Launched(*words, "1") as job:
+    result, path = tmp_path / "result.json", tmp_path / "forks"
+    words = ("-n", "2", "--json", str(result), *python(STAND_IN, str(path)))
+    with forked(path, str(tmp_path), "1", str(victim), "1"), Launched(*words) as job:
         code, out, errors = job.ended()
     assert code == 0, errors
     assert (tmp_path / "death-0").exists(), "the fault has fired"
@@ -249,9 +305,11 @@ time.sleep(1000)
 
 @contextmanager
 def with_children(tmp_path: Path, code: str = WITH_CHILDREN, *words: str) -> Iterator[Launched]:
-    """Launch two workers that have begun."""
-    logs = tmp_path / "logs"
-    with Launched("-n", "2", "--logs", str(logs), *words, *python(code)) as job:
+    """Launch two workers that have begun; what is private to the job is in a folder of its own."""
+    logs, private = tmp_path / "logs", tmp_path / "private"
+    private.mkdir()
+    words = ("-n", "2", "--logs", str(logs), *words, *python(code))
+    with Launched(*words, folder=private) as job:
         files = [logs / f"{rank}.log" for rank in range(2)]
         job.until(lambda: all(f.exists() and "has begun" in f.read_text() for f in files))
         yield job
@@ -269,7 +327,6 @@ def with_children(tmp_path: Path, code: str = WITH_CHILDREN, *words: str) -> Ite
 def test_a_signal_ends_all_that_workers_have_started(
     tmp_path: Path, number: int, code: int, words: str | None
 ) -> None:
-    folders = set(Path("/tmp").glob("shoal-*"))
     with with_children(tmp_path) as job:
         assert sum(each.startswith("sleep") for each in processes_of(job.environment).values()) == 4
         job.process.send_signal(number)
@@ -278,7 +335,7 @@ def test_a_signal_ends_all_that_workers_have_started(
     if words is not None:
         assert errors.splitlines()[-1] == words
     assert "Traceback" not in errors
-    assert set(Path("/tmp").glob("shoal-*")) - folders == set()
+    assert list((tmp_path / "private").iterdir()) == []
 
 
 STUBBORN = """

@@ -56,6 +56,7 @@ while session.view.epoch < 2 and time.monotonic() < end:
     data = torch.randn(16, 8)
     (model(data) - data[:, :4]).square().mean().backward()
     optimizer.step()
+    time.sleep(0.02)  # the processor is for who starts
     if session.rank == 1 and not death.exists() and optimizer.num_steps > 5:
         death.touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -23,7 +23,7 @@ from shoal.errors import ResourceError, ShoalError
 from shoal.jobs.launching import guard
 from shoal.jobs.launching.launch_result import Ending, LaunchResult, RankResult, how_it_ended
 from shoal.jobs.launching.restarts import Restarts
-from shoal.jobs.launching.worker import LaunchedWorker
+from shoal.jobs.launching.worker import BY_SIGNAL, LaunchedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +36,9 @@ HOST: Final = "127.0.0.1"
 SAVING_S: Final = 30.0
 """The seconds for which those may go on whom a job that needs all of them has left behind."""
 _POLL_S: Final = 0.05
-_GUARD_S: Final = 5.0
+_ENDS_S: Final = 5.0
 _OUTPUT, _ERRORS = 1, 2
+_KILLED: Final = BY_SIGNAL + signal.SIGKILL
 
 
 class Onlooker(Protocol):
@@ -114,7 +115,7 @@ class Launcher:
             self._relay.finish()
             assert self._guard.stdin is not None
             self._guard.stdin.close()
-            self._guard.wait(_GUARD_S)
+            self._guard.wait(_ENDS_S)
             for log in self._logs:
                 os.close(log)
             self.result.seconds = round(time.monotonic() - self._began, 3)
@@ -206,10 +207,9 @@ class Launcher:
         """Take note of how a worker has ended."""
         worker = self._workers.pop(rank)
         now = time.monotonic()
-        code = worker.poll()
-        while code is None:  # it has been killed
-            time.sleep(_POLL_S / 10)
-            code = worker.poll()
+        while (code := worker.poll()) is None and time.monotonic() - now < _ENDS_S:
+            time.sleep(_POLL_S / 10)  # it has been killed
+        code = _KILLED if code is None else code  # the kernel does not let go of it
         self._tell_guard(-worker.pid)
         pause = self._restarts.end(rank, code, now)
         result, place = self.result.workers[rank], self._restarts.places[rank]
