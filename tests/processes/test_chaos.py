@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from shoal.cli.commands import make_app
 from shoal.errors import UsageError
 from shoal.jobs.chaos import injector
-from shoal.jobs.chaos.faults import all_cases, case_of
+from shoal.jobs.chaos.faults import case_of, draw
 from shoal.jobs.chaos.injector import SIZE, _Job, strike
 from shoal.jobs.chaos.outcomes import Ended
 from thoroughness import seldom
@@ -22,7 +22,7 @@ OFTEN = ("all-reduce/worker/averaging/kill/0", "ripples/newcomer/transfer/kill/0
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("text", seldom(map(str, all_cases()), often=OFTEN))
+@pytest.mark.parametrize("text", seldom([*map(str, draw(0, 40)), *OFTEN], often=OFTEN))
 def test_a_fault_fires_in_its_phase_and_the_others_go_on(text: str) -> None:
     case = case_of(text)
     row = strike(case)
