@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from shoal.cli.commands import make_app
 from shoal.errors import UsageError
 from shoal.jobs.chaos import injector
-from shoal.jobs.chaos.faults import case_of, draw
+from shoal.jobs.chaos.faults import Phase, case_of, draw
 from shoal.jobs.chaos.injector import SIZE, _Job, strike
 from shoal.jobs.chaos.outcomes import Ended
 from thoroughness import seldom
@@ -29,6 +29,8 @@ def test_a_fault_fires_in_its_phase_and_the_others_go_on(text: str) -> None:
     assert row.fired
     assert row.place.startswith(case.phase)
     assert row.is_as_promised, row
+    if case.phase in (Phase.BACKWARD, Phase.AVERAGING):
+        assert row.went_on_after_s is not None
     assert row.left == []
 
 

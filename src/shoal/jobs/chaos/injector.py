@@ -40,9 +40,9 @@ _TRAINS_S: Final = 60.0
 """The seconds within which a job trains, or comes to a phase."""
 _SETTLES_S: Final = 20.0
 _ENDS_S: Final = 60.0
-_STANDS_BY_S: Final = 5.0
-_LISTENS: Final = "0A"
-"""The state of a listening socket in the kernel's table."""
+_STANDS_BY_S: Final = 10.0
+_LISTENS, _IS_CONNECTED = "0A", "01"
+"""States of sockets in the kernel's table."""
 _LEAVES_S: Final = 10.0
 _SEEN_S: Final = 5.0
 
@@ -53,6 +53,7 @@ def strike(case: Case) -> Row:
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder, _Job(case, folder) as job:
         reached = job.await_place()
         fired = reached is not None and job.strike(reached)
+        went_on_after_s = job.await_steps()
         job.wind_down()
         told = job.told()
         left = job.left()
@@ -68,6 +69,7 @@ def strike(case: Case) -> Row:
         workers=outcomes,
         left=left,
         is_as_promised=is_as_promised(case, outcomes, fired=fired) and not left,
+        went_on_after_s=went_on_after_s,
         seconds=round(time.monotonic() - began, 2),
     )
 
@@ -84,6 +86,7 @@ class _Job:
         self._port = _free_port()
         self._processes: dict[int, BaseProcess] = {}
         self._frozen: int | None = None
+        self._struck_at = 0.0
         self.struck: set[int] = set()
         """Ranks that were killed, or frozen for good."""
 
@@ -124,7 +127,7 @@ class _Job:
         if self._case.phase not in (Phase.START, Phase.FIRST_STEP) or self._case.has_newcomer:
             self._until(lambda: all(map(self._steps, range(SIZE))), _TRAINS_S)
             if self._case.role in SERVICES:
-                self._until(lambda: len(self._control()) > 1, _STANDS_BY_S)
+                self._until(self._is_followed, _STANDS_BY_S)
         self._notes.write(ARMED)
         if self._case.has_newcomer:
             self._start(SIZE)
@@ -142,6 +145,7 @@ class _Job:
 
     def strike(self, reached: Reached) -> bool:
         """Strike; return whether that was seen. Who has come to the place goes on after it."""
+        self._struck_at = time.monotonic()
         seen = any(map(self._strike, self._victims(reached)))
         if self._case.role in SERVICES or self._case.fault in (Fault.PAUSE, Fault.DELAY):
             self._notes.write(GO_ON)
@@ -153,13 +157,27 @@ class _Job:
 
     def _victims(self, reached: Reached) -> list[int]:
         """Return the process that is to be struck; none if there is none."""
-        serves = serving(self._control(), self._notes.read("job"))
         match self._case.role:
             case Role.CONTROL:
-                return serves
+                return self._serving()
             case Role.STANDBY:
-                return [pid for pid in self._control() if pid not in serves][:1]
+                return self._standing_by()
         return [reached.pid]
+
+    def _serving(self) -> list[int]:
+        """Return the process that serves the control plane, where the job's file says it is."""
+        found = re.search(rb":(\d+)\"", self._notes.read("job"))
+        return [pid for pid in self._control() if found and int(found[1]) in ports_of(pid)]
+
+    def _standing_by(self) -> list[int]:
+        serving = self._serving()
+        return [pid for pid in self._control() if pid not in serving][:1]
+
+    def _is_followed(self) -> bool:
+        """Return whether all workers are connected to a control plane that stands by."""
+        ports = {port for pid in self._standing_by() for port in ports_of(pid)}
+        connected = [port for port, state, _ in _sockets() if state == _IS_CONNECTED]
+        return any(connected.count(port) >= SIZE for port in ports)
 
     def _strike(self, pid: int) -> bool:
         """Strike a process; return whether that was seen."""
@@ -180,6 +198,17 @@ class _Job:
                 time.sleep(DELAY_S)
                 seen = _state(pid) not in ("Z", "X", "")
         return seen
+
+    def await_steps(self) -> float | None:
+        """Wait until all that live have made a step; return how long after the signal that was."""
+        before = {rank: self._steps(rank) for rank in self._processes if rank not in self.struck}
+
+        def get_on() -> bool:
+            return all(self._is_over(rank) or self._steps(rank) > before[rank] for rank in before)
+
+        self._until(get_on, _SETTLES_S)
+        have = all(self._steps(rank) > steps for rank, steps in before.items())
+        return round(time.monotonic() - self._struck_at, 3) if have else None
 
     def wind_down(self) -> None:
         """Let the others get on for some steps, and then end; wait until they have."""
@@ -245,24 +274,21 @@ class _Job:
             time.sleep(POLL_S)
 
 
-def serving(pids: list[int], note: bytes) -> list[int]:
-    """Return which of some processes listens where the `note` of a job says it is found."""
-    found = re.search(rb":(\d+)\"", note)
-    if found is None:
-        return []
-    port = f":{int(found[1]):04X}"
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == _LISTENS}
-    return [pid for pid in pids if sockets & set(_open_files(pid))]
-
-
-def _open_files(pid: int) -> list[str]:
-    files = []
+def ports_of(pid: int) -> set[int]:
+    """Return the TCP ports at which a process listens."""
+    files = set()
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                files.append(str(entry.readlink()))
-    return files
+                files.add(str(entry.readlink()))
+    listening = [(port, name) for port, state, name in _sockets() if state == _LISTENS]
+    return {port for port, name in listening if name in files}
+
+
+def _sockets() -> list[tuple[int, str, str]]:
+    """Return the port, the state and the name of each TCP socket of this machine."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [(int(row[1].rpartition(":")[2], 16), row[3], f"socket:[{row[9]}]") for row in rows]
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -73,6 +73,9 @@ class Row(msgspec.Struct, frozen=True):
     left: list[str]
     """Command lines of processes that were left when all workers had ended."""
     is_as_promised: bool
+    went_on_after_s: float | None
+    """The seconds from the signal to the next step of the last of those that live, if all made
+    one."""
     seconds: float
 
     @property
