@@ -255,11 +255,14 @@ def test_who_fails_by_an_exit_code_starts_again_as_often_as_is_said(
     assert [len(each["ends"]) for each in told["workers"]] == [starts, starts]
 
 
-def test_nobody_starts_again_where_another_has_finished() -> None:
-    with Launched("-n", "2", *python(FAILING)) as job:
+def test_nobody_starts_again_where_another_has_finished(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    with Launched("-n", "2", "--json", str(result), *python(FAILING)) as job:
         status, _, errors = job.ended()
     assert status == 7
     assert "starts again\n" not in errors
+    states = [each["state"] for each in json.loads(result.read_text())["workers"]]
+    assert states == ["finished", "failed"]
 
 
 WRITING = """

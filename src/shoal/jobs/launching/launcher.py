@@ -118,6 +118,8 @@ class Launcher:
             self._guard.wait(_ENDS_S)
             for log in self._logs:
                 os.close(log)
+            for result, place in zip(self.result.workers, self._restarts.places, strict=True):
+                result.state, result.starts = str(place.state), place.starts
             self.result.seconds = round(time.monotonic() - self._began, 3)
 
     def run(self) -> int:
@@ -212,9 +214,7 @@ class Launcher:
         code = _KILLED if code is None else code  # the kernel does not let go of it
         self._tell_guard(-worker.pid)
         pause = self._restarts.end(rank, code, now)
-        result, place = self.result.workers[rank], self._restarts.places[rank]
-        result.ends.append(Ending(code, round(now - self._began, 3)))
-        result.state, result.starts = str(place.state), place.starts
+        self.result.workers[rank].ends.append(Ending(code, round(now - self._began, 3)))
         again = "" if pause is None else f"; it may start again in {pause:g} s"
         self._onlooker.say(f"rank {rank} {how_it_ended(code)}{again}")
 
