@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from patience import communicate
+from process_table import marked_environment, processes_of, wait_for_end
 from shoal.cli.commands import make_app
 from shoal.errors import UsageError
 from shoal.jobs.chaos import injector
@@ -59,6 +66,40 @@ def test_the_command_tells_each_fault(tmp_path: Path) -> None:
     head, *lines = result.stdout.splitlines()
     assert head.split()[:3] == ["strategy", "faults", "fired"]
     assert [line.split()[:4] for line in lines] == [["ds-sync", *"111"], ["all", *"111"]]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_training", [False, True], ids=["in a start", "in a job"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, is_training: bool) -> None:
+    environment = marked_environment(TMPDIR=str(tmp_path))
+    words = ["chaos", "--case", "all-reduce/worker/averaging/freeze/0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli", *words],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while not (
+            list(tmp_path.glob("shoal-*/reached"))
+            if is_training
+            else any("forkserver" in each for each in processes_of(environment).values())
+        ):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = communicate(process)
+        assert process.returncode == 130
+        assert errors.splitlines()[-1] == "interrupted"
+        assert "Traceback" not in errors
+        assert wait_for_end(environment, 20) == {}
+        assert list(tmp_path.glob("shoal-*")) == []
+    finally:
+        for pid in processes_of(environment):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 def test_words_that_are_none_are_named() -> None:

@@ -29,6 +29,7 @@ from shoal.jobs.chaos.places import ARMED, GO_ON, REACHED, Reached
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
+    from types import TracebackType
 
 SIZE: Final = 4
 PAUSE_S: Final = 3.0
@@ -51,6 +52,7 @@ def strike(case: Case) -> Row:
     """Run the job of `case`, and return what became of it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder, _Job(case, folder) as job:
+        job.start()
         reached = job.await_place()
         fired = reached is not None and job.strike(reached)
         went_on_after_s = job.await_steps()
@@ -91,17 +93,28 @@ class _Job:
         """Ranks that were killed, or frozen for good."""
 
     def __enter__(self) -> Self:
-        for rank in range(SIZE):
-            self._start(rank)
         return self
 
-    def __exit__(self, *_details: object) -> None:
-        for process in self._processes.values():
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, Exception):
+            fork_server.kill()  # as it may be loading torch, and make workers later
+        started = [process for process in self._processes.values() if process.pid is not None]
+        for process in started:
             process.kill()
         for pid in self._control():
             _send(pid, signal.SIGKILL)
-        for process in self._processes.values():
+        for process in started:
             process.join(_SEEN_S)
+
+    def start(self) -> None:
+        """Start the workers that the job begins with."""
+        for rank in range(SIZE):
+            self._start(rank)
 
     def _start(self, rank: int) -> None:
         environment = {
@@ -119,8 +132,8 @@ class _Job:
             args=(self._case, rank, SIZE, self._folder, environment),
             daemon=True,
         )
-        process.start()
         self._processes[rank] = process
+        process.start()
 
     def await_place(self) -> Reached | None:
         """Return who has come to the place of the fault; None if nobody does."""
