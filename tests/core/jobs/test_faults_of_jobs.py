@@ -108,7 +108,7 @@ def test_what_is_promised(sync: str) -> None:
     assert not is_kept(start, {0: named, 1: DONE}, fired=False)
     later = Case(sync, Role.WORKER, Phase.BACKWARD, Fault.KILL, 0)
     assert not is_kept(later, {0: named, 1: GONE}, 1)
-    control = Case(sync, Role.CONTROL, Phase.BACKWARD, Fault.FREEZE, 0)
+    control = Case(sync, Role.CONTROL, Phase.FIRST_STEP, Fault.FREEZE, 0)
     assert is_kept(control, {0: named, 1: named})
     assert not is_kept(control, {0: named, 1: hung})
     pause = Case(sync, Role.WORKER, Phase.BACKWARD, Fault.PAUSE, 0)

@@ -121,8 +121,8 @@ def _promised(case: Case) -> set[Ended]:
     strikes_down = case.fault in (Fault.KILL, Fault.FREEZE)
     if strikes_down and case.phase is Phase.START:
         return {Ended.NAMED}  # until the first training has begun the job needs all
-    if strikes_down and case.role is Role.CONTROL:
-        return {Ended.NAMED, Ended.FINISHED}
+    if strikes_down and (case.role, case.phase) == (Role.CONTROL, Phase.FIRST_STEP):
+        return {Ended.NAMED, Ended.FINISHED}  # perhaps nobody stands by yet
     return {Ended.FINISHED}
 
 
