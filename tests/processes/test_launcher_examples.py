@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,20 @@ def test_a_worker_that_is_killed_comes_back(tmp_path: Path, name: str) -> None:
     if name == "shoal-launch.sh" and not Path(sys.executable).with_name("shoal").exists():
         pytest.skip("the command is not installed")
     launched(name, tmp_path, TRAINING)
+    assert (tmp_path / "death").exists(), "the fault has fired"
+    models = [(tmp_path / f"model-{rank}").read_text() for rank in range(SIZE)]
+    assert models[0] == models[1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
+def test_a_task_of_ray_that_is_killed_comes_back(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TRAINING)
+    words = [str(FOLDER / "ray_tasks.py"), str(SIZE), str(script), str(tmp_path)]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    subprocess.run([sys.executable, *words], env=environment, check=True, timeout=500)
     assert (tmp_path / "death").exists(), "the fault has fired"
     models = [(tmp_path / f"model-{rank}").read_text() for rank in range(SIZE)]
     assert models[0] == models[1]
