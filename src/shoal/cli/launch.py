@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from shoal.arguments import seconds
 from shoal.cli.launch_display import LaunchDisplay
-from shoal.cli.options import require_writable
+from shoal.cli.options import READER_IS_GONE, require_writable
 from shoal.lab import check_command
-
-_READER_IS_GONE: Final = 128 + signal.SIGPIPE
 
 
 def launch(
@@ -64,7 +61,7 @@ def launch(
             with launcher:
                 code = launcher.run()
         except BrokenPipeError:  # as any command that is ended by SIGPIPE
-            code = _READER_IS_GONE
+            code = READER_IS_GONE
         finally:  # after Ctrl-C, too
             if json is not None:
                 write_whole(json, indented_json(launcher.result))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import tempfile
 import time
 from contextlib import suppress
@@ -25,6 +24,7 @@ from shoal.jobs.chaos.faults import SERVICES, Case, Fault, Phase, Role
 from shoal.jobs.chaos.notes import POLL_S, Notes
 from shoal.jobs.chaos.outcomes import Ended, Row, Told, is_as_promised, judge
 from shoal.jobs.chaos.places import ARMED, GO_ON, REACHED, Reached
+from shoal.jobs.launching.launcher import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class _Job:
         # torch imports its compiler when any optimizer is first used: once here, not in each worker
         modules = ["shoal.jobs.chaos.chaos_worker", COMPILER, fork_server.TRANSPORT_CODE]
         self._context = fork_server.start(modules)
-        self._port = _free_port()
+        self._port = free_port(0)
         self._processes: dict[int, BaseProcess] = {}
         self._frozen: int | None = None
         self._struck_at = 0.0
@@ -329,9 +329,3 @@ def _command(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
