@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-frameworks test-versions test-switch-config check format clean
+.PHONY: demo test test-all test-frameworks test-versions test-switch-config chaos check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -15,6 +15,11 @@ test: $(STAMP)
 # With what takes long and seldom fails, and every example of a property: a release runs it.
 test-all: $(STAMP)
 	SHOAL_TEST_ALL=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# Every kind of fault in small jobs of real processes: some hours. COUNT=40 for as many of them.
+COUNT ?= 1000
+chaos: $(STAMP)
+	$(BIN)/shoal chaos --faults $(COUNT) --json chaos.json
 
 # What `make test` skips, in environments that do not fit into one: MXNet needs an older NumPy.
 FRAMEWORK_TESTS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.130'

@@ -7,7 +7,6 @@ import re
 import signal
 import threading
 import time
-from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,14 @@ from torch import nn
 import shoal
 from free_ports import free_ports_in_a_row
 from shoal.carriers import STATE_CHANNEL, TransportCommunicator
+from shoal.jobs.chaos.chaos_worker import hash_of
+from shoal.jobs.chaos.notes import Notes
 from shoal.session.session import Session
 from shoal.session.ways import Ways
 from shoal.train import optimizer as optimizer_module
 from thoroughness import seldom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from worker_processes import RunWorkers
 
 DEADLINE_S = 16.0
@@ -39,42 +38,27 @@ SYNCS += ("ripples-random", "ds-sync, next-forward", "ds-sync, next-steps")
 SYNCS += ("ripples, next-forward", "ripples, next-steps")
 
 
-class Job:
+class Job(Notes):
     """What the workers of one test know of each other: files in a folder."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
+        super().__init__(folder)
         self.rank = int(os.environ["RANK"])
         self.is_late = self.rank >= SIZE
 
     def note(self, name: str, text: str = "") -> None:
         """Let all know something."""
-        fresh = self.folder / f"{name}.{os.getpid()}"
-        fresh.write_text(text)
-        fresh.rename(self.folder / name)
+        self.write(name, text.encode())
 
-    def has(self, name: str) -> bool:
-        """Return whether somebody has noted this."""
-        return (self.folder / name).exists()
-
-    def wait_for(self, name: str) -> str:
+    def wait_for(self, name: str, within_s: float = 2 * DEADLINE_S) -> str:  # type: ignore[override]
         """Wait until somebody has noted this; return what it says."""
-        end = time.monotonic() + 2 * DEADLINE_S
-        while not self.has(name):
-            assert time.monotonic() < end, name
-            time.sleep(0.005)
-        return (self.folder / name).read_text()
+        assert super().wait_for(name, within_s), name
+        return self.read(name).decode()
 
     def die(self) -> None:
         """End this process now; the note says that the fault has fired."""
         self.note(f"died {self.rank}")
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hash_of(tensors: Iterable[torch.Tensor]) -> str:
-    """Return what tells tensors from others."""
-    values = [each.detach().numpy().tobytes() for each in tensors]
-    return blake2b(b"".join(values), digest_size=8).hexdigest()
 
 
 class Training:

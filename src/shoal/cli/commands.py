@@ -49,6 +49,9 @@ COMMANDS: Final = {
     "train": Command(
         "shoal.cli.train:train", "Train a real model with worker processes on this machine."
     ),
+    "launch": Command(
+        "shoal.cli.launch:launch", "Run a training script as the workers of a job on this machine."
+    ),
     "schedule": Command(
         "shoal.cli.schedule:schedule", "Show who meets whom in each step, and how fast that mixes."
     ),
@@ -64,6 +67,9 @@ COMMANDS: Final = {
         "shoal.cli.doctor:doctor", "Check this machine and the network for the transport."
     ),
     "lab": Command("shoal.cli.lab:lab_app", "Emulate a cluster and its network on this machine."),
+    "chaos": Command(
+        "shoal.cli.chaos:chaos", "Strike workers down in every phase, and see what becomes of jobs."
+    ),
     "warm-up": Command("shoal.cli.warm_up:warm_up", "Compile now what first uses would compile."),
     "version": Command("shoal.cli.commands:version", "Print the version."),
 }

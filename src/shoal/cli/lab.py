@@ -6,24 +6,21 @@ Owns the options and the tables. What a lab is, is `shoal.lab`'s.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from shoal.cli.lab_check import check
-from shoal.cli.options import require_writable
+from shoal.cli.options import READER_IS_GONE, require_writable
 from shoal.errors import UsageError
 from shoal.jobs import indented_json, write_whole
 from shoal.report import output_console
 
 if TYPE_CHECKING:
     from shoal.lab import CableCounts
-
-_READER_IS_GONE: Final = 128 + signal.SIGPIPE
 
 lab_app = typer.Typer(
     help="Emulate a cluster and its network on this machine.", no_args_is_help=True
@@ -63,7 +60,7 @@ def run(
         try:
             code = run_workers(lab, command)
         except BrokenPipeError:  # as any command that is ended by SIGPIPE
-            code = _READER_IS_GONE
+            code = READER_IS_GONE
         finally:  # after Ctrl-C, too
             if stats is not None:
                 rows = cable_counts(wanted.topology, lab.counts())

@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.errors import ResourceError, UsageError
 from shoal.factory_options import check_options
 
 if TYPE_CHECKING:
     from shoal.strategies import AbstractDefinition
+
+READER_IS_GONE: Final = 128 + signal.SIGPIPE
+"""The exit code when nobody reads the output of others that a command passes on."""
 
 
 def parse_slow(texts: list[str]) -> tuple[dict[int, float], dict[int, float]]:

@@ -1,4 +1,12 @@
 from shoal.jobs import fork_server as fork_server
+from shoal.jobs.chaos.faults import WORDS as WORDS
+from shoal.jobs.chaos.faults import Case as Case
+from shoal.jobs.chaos.faults import case_of as case_of
+from shoal.jobs.chaos.faults import draw as draw
+from shoal.jobs.chaos.injector import strike as strike
+from shoal.jobs.chaos.outcomes import ChaosFile as ChaosFile
+from shoal.jobs.chaos.outcomes import Ended as Ended
+from shoal.jobs.chaos.outcomes import Row as Row
 from shoal.jobs.comparison import DEMO_SCENARIOS as DEMO_SCENARIOS
 from shoal.jobs.comparison import DemoScenario as DemoScenario
 from shoal.jobs.comparison import comparison_specs as comparison_specs
@@ -7,6 +15,10 @@ from shoal.jobs.evaluation import consensus_distance as consensus_distance
 from shoal.jobs.files import indented_json as indented_json
 from shoal.jobs.files import read_json as read_json
 from shoal.jobs.files import write_whole as write_whole
+from shoal.jobs.launching.launch_result import how_it_ended as how_it_ended
+from shoal.jobs.launching.launcher import Launcher as Launcher
+from shoal.jobs.launching.restarts import Place as Place
+from shoal.jobs.launching.restarts import Restarts as Restarts
 from shoal.jobs.pool import WorkerPool as WorkerPool
 from shoal.jobs.result import CurvePoint as CurvePoint
 from shoal.jobs.result import Environment as Environment

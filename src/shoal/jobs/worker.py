@@ -78,7 +78,7 @@ Task: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
 def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> None:
     """Work off tasks until the launcher closes `connection` or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and tells us
-    threading.Thread(target=_die_with_launcher, args=(settings.path,), daemon=True).start()
+    threading.Thread(target=die_with_launcher, args=(settings.path,), daemon=True).start()
     torch.set_num_threads(1)
     os.environ.update(settings.variables)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody needs an answer now
@@ -144,7 +144,7 @@ def _failure(rank: int, error: Exception) -> TaskFailure:
     )
 
 
-def _die_with_launcher(directory: Path) -> None:
+def die_with_launcher(directory: Path) -> None:
     """End this process when the launcher is gone, however it went, and tidy up after it."""
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -11,10 +11,13 @@ import select
 import selectors
 import time
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from shoal.errors import ResourceError
 from shoal.lab.closing import Closing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST_BYTES: Final = 1 << 16
 """A line that is longer is passed on in parts."""
@@ -90,10 +93,12 @@ class _Voice:
 class Relay(Closing):
     """Passes on the lines of many streams, each with its speaker's name. A context manager.
 
-    It goes on reading when a target cannot be written to any more, and says so by `check`.
+    It goes on reading when a target cannot be written to any more, and says so by `check`. `write`
+    is given a target and all of what goes there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, write: Callable[[int, bytes], None] | None = None) -> None:
+        self._write_to = write or write_all
         self._selector = selectors.DefaultSelector()
         self._troubles: dict[int, OSError] = {}
         """The error of each target that failed, in the order in which they came."""
@@ -145,12 +150,12 @@ class Relay(Closing):
         if not lines or voice.target in self._troubles:
             return
         try:
-            _write_all(voice.target, b"".join(voice.prefix + line + b"\n" for line in lines))
+            self._write_to(voice.target, b"".join(voice.prefix + line + b"\n" for line in lines))
         except OSError as error:
             self._troubles[voice.target] = error
 
 
-def _write_all(target: int, text: bytes) -> None:
+def write_all(target: int, text: bytes) -> None:
     """Write all of `text`, past Python's buffers: they would try what failed again at the end."""
     while text:
         try:

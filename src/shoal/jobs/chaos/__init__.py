@@ -1,0 +1,1 @@
+"""Faults in small jobs of real processes: who is struck, in which phase, and what became of all."""

@@ -1,0 +1,150 @@
+"""One worker of a job with a fault: trains until it is told to end, and says what came of it.
+
+Knows its own place in the job and where the fault is due, not what is right: see `judge`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import torch
+from torch import nn
+
+from shoal.errors import ShoalError
+from shoal.jobs.chaos.faults import Case, Phase
+from shoal.jobs.chaos.notes import Notes
+from shoal.jobs.chaos.outcomes import Ended, Told
+from shoal.jobs.chaos.places import Place
+from shoal.jobs.worker import die_with_launcher
+from shoal.session import init, shutdown
+from shoal.train import DistributedOptimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shoal.session import Session
+
+DEADLINE_S: Final = 16.0
+WIND_DOWN: Final = "wind-down"
+STEPS_TO_THE_END: Final = 8
+"""Steps that each worker makes once it is told to end."""
+_FEATURES: Final = 8
+
+
+def chaos_worker(
+    case: Case, rank: int, size: int, folder: str, environment: dict[str, str]
+) -> None:
+    """Be a worker of `case`'s job; a rank from `size` on is a newcomer's."""
+    os.setsid()  # else a shell that ends would let go on who is stopped
+    threading.Thread(target=die_with_launcher, args=(Path(folder),), daemon=True).start()
+    with Path(folder, f"output-{rank}").open("ab") as output:
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    notes = Notes(folder)
+    told = _outcome(case, rank, size, notes)
+    notes.write(f"told-{rank}", msgspec.json.encode(told))
+    with suppress(ShoalError):
+        shutdown()
+    sys.stderr.flush()
+    os._exit(0)  # connections that a fault has broken would hold up an orderly exit
+
+
+def _outcome(case: Case, rank: int, size: int, notes: Notes) -> Told:
+    place = Place(case, rank, size, notes)
+    place.watch_carrier()
+    try:
+        return _train(case, place, notes)
+    except ShoalError as error:
+        return Told(Ended.NAMED, f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - whatever it is, it is what became of this worker
+        return Told(Ended.RAISED, traceback.format_exc())
+
+
+def _train(case: Case, place: Place, notes: Notes) -> Told:
+    session = init(deadline_s=DEADLINE_S, min_workers=1)
+    place.watch_views(session)
+    place.come_to(Phase.START)
+    place.come_to(Phase.JOINING)
+    training = _Training(session, case.sync, place, notes)
+    notes.write(f"is-in-{session.rank}")
+    while not notes.has(WIND_DOWN):
+        training.step()
+    for _ in range(STEPS_TO_THE_END):
+        training.step()
+    training.finish()
+    told = training.told()
+    shutdown()
+    return told
+
+
+class _Training:
+    """A model with statistics, an optimizer with state, and what became of them step by step.
+
+    The model learns to give back its input, so that its parameters neither vanish nor grow.
+    """
+
+    def __init__(self, session: Session, sync: str, place: Place, notes: Notes) -> None:
+        self._session, self._place, self._notes = session, place, notes
+        torch.manual_seed(session.rank)
+        layers = (nn.Linear(_FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, _FEATURES))
+        self._model = nn.Sequential(*layers)
+        inner = torch.optim.Adam(self._model.parameters(), lr=0.01)
+        word, _, overlap = sync.partition(",")
+        options: dict[str, Any] = {"overlap": overlap} if overlap else {}
+        self._optimizer = DistributedOptimizer(inner, self._model, sync=word, **options)
+        place.watch_gradient(layers[0].weight)
+        self._made = 0
+        self._data = torch.Generator().manual_seed(session.rank)
+        self._states = {self._optimizer.num_steps: self._state()}
+
+    def step(self) -> None:
+        """Make one step, and note how many there are and to what they have led."""
+        self._optimizer.zero_grad()
+        inputs = torch.randn(16, _FEATURES, generator=self._data)
+        (self._model(inputs) - inputs).square().mean().backward()
+        if not self._made:
+            self._place.come_to(Phase.FIRST_STEP)
+        self._optimizer.step()
+        self._made += 1
+        self._states[self._optimizer.num_steps] = self._state()
+        (self._notes.folder / f"steps-{self._session.rank}").write_bytes(b"%d" % self._made)
+
+    def finish(self) -> None:
+        """End the training with the mean of all models."""
+        self._place.come_to(Phase.FINISH, "before finish")
+        self._optimizer.finish()
+        self._place.come_to(Phase.FINISH, "after finish")
+        self._place.is_averaging = True
+        self._optimizer.average_model()
+        self._place.is_averaging = False
+        self._place.come_to(Phase.FINISH, "after average_model")
+
+    def told(self) -> Told:
+        """Return what this worker has to say at its end."""
+        parameters = [each.detach() for each in self._model.parameters()]
+        return Told(
+            Ended.FINISHED,
+            model=hash_of(parameters),
+            largest=max(float(each.abs().max()) for each in parameters),
+            states=self._states,
+            members=self._session.view.members,
+        )
+
+    def _state(self) -> str:
+        return hash_of([*self._model.parameters(), *self._model.buffers()])
+
+
+def hash_of(tensors: Iterable[torch.Tensor]) -> str:
+    """Return what tells tensors from others."""
+    values = b"".join(each.detach().numpy().tobytes() for each in tensors)
+    return blake2b(values, digest_size=8).hexdigest()
