@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from functools import cache, partial
 from io import FileIO
 from pathlib import Path
@@ -92,8 +93,9 @@ class ForkedControl:
         return 0
 
     def kill(self) -> None:
-        """Kill the process."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Kill the process, if it has not ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def _serve_forks() -> None:
