@@ -1,0 +1,151 @@
+"""The batches of one worker: which it has got, which a step has taken, and which count.
+
+It hears of all views that are decided, in order, and knows of others what they have told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import msgspec
+
+from shoal.samples.deal import Deal
+from shoal.samples.ledger import Batch, Ledger, Rule
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What one member says of a view that ends."""
+
+    passed: int = 0
+    """The slices that it has passed in that view."""
+
+    counted: Mapping[int, int] = {}
+    """The batches of each rank that it knows to count, since that view began."""
+
+    is_ending: bool = False
+    """Whether it takes no more batches."""
+
+
+@final
+class OwnBatches:
+    """The batches of `rank`. They are numbered from 0, whatever the view."""
+
+    def __init__(self, rank: int, rule: Rule, ledger: Ledger) -> None:
+        self.rank = rank
+        self._begin(Deal(rule, ledger))
+        self.num_taken = 0
+        """The number of batches that steps have taken."""
+        self.num_counted = 0
+        """The number of batches that count."""
+        self._base = 0
+        """The number of those that counted when the view began."""
+
+    def _begin(self, deal: Deal) -> None:
+        self.deal = deal
+        self._batches = list(deal.ledger.held.get(self.rank, ()))
+        self._passed = 0
+        self._others: dict[int, int] = {}
+
+    @property
+    def view(self) -> int:
+        """The epoch of the view that the deal is of."""
+        return self.deal.ledger.view
+
+    @property
+    def _is_taker(self) -> bool:
+        return self.rank in self.deal.ledger.takers
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch that a step takes."""
+        untaken = self._batches[self.num_taken - self._base :]
+        if untaken:
+            return untaken[0].epoch
+        if not self._is_taker:
+            return self.deal.ledger.fresh
+        passed = self._passed
+        while True:
+            epoch, number = self.deal.find(passed)
+            if self.deal.part(self.rank, epoch, number) is not None:
+                return epoch
+            passed += 1
+
+    def num_left(self, last_epoch: int) -> int:
+        """Return how many batches are left for steps up to the end of an epoch."""
+        untaken = self._batches[self.num_taken - self._base :]
+        left = sum(batch.epoch <= last_epoch for batch in untaken)
+        if not self._is_taker:
+            return left
+        epoch, number = self.deal.find(self._passed)
+        passed = self._passed - number
+        left -= self.deal.num_before(self.rank, epoch, number)
+        while epoch <= last_epoch:
+            left += self.deal.num_batches(self.rank, epoch)
+            passed += self.deal.num_slices(epoch)
+            epoch, _ = self.deal.find(passed)
+        return left
+
+    def get(self, number: int, last_epoch: int) -> Batch | None:
+        """Return a batch, the next one if need be; None if it is of a later epoch."""
+        while number >= self._base + len(self._batches):
+            if not self._is_taker:
+                return None
+            epoch, place = self.deal.find(self._passed)
+            if epoch > last_epoch:
+                return None
+            self._passed += 1
+            batch = self.deal.part(self.rank, epoch, place)
+            if batch is not None:
+                self._batches.append(batch)
+        batch = self._batches[number - self._base]
+        return batch if batch.epoch <= last_epoch else None
+
+    def take(self) -> Batch | None:
+        """Return the batch that a step uses now; None if it has got none that is not used."""
+        place = self.num_taken - self._base
+        if place >= len(self._batches):
+            return None
+        self.num_taken += 1
+        return self._batches[place]
+
+    def count(self, number: int) -> None:
+        """Take note that the batches before `number` count."""
+        self.num_counted = max(self.num_counted, number)
+
+    def note(self, rank: int, counted: int) -> None:
+        """Take note that so many batches of another rank count, since the view began."""
+        self._others[rank] = max(self._others.get(rank, 0), counted)
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """The batches of each rank that are known to count, since the view began."""
+        return {**self._others, self.rank: self.num_counted - self._base}
+
+    def progress(self) -> Progress:
+        """Return what this worker says when the view ends."""
+        return Progress(self._passed, self.counted)
+
+    def go_on(self, view: int, members: Sequence[int], said: Mapping[int, Progress]) -> None:
+        """Go on in another view; `said` is what each of those said who were in the one before."""
+        counted: dict[int, int] = {}
+        for each in said.values():
+            for rank, number in each.counted.items():
+                counted[rank] = max(number, counted.get(rank, 0))
+        staying = tuple(r for r in members if r not in said or not said[r].is_ending)
+        passed = {rank: each.passed for rank, each in said.items()}
+        ledger = self.deal.next(view, staying or tuple(members), passed, counted)
+        self._base += counted.get(self.rank, 0)
+        self.num_counted = self._base
+        self.num_taken = max(self.num_taken, self._base)
+        self._begin(Deal(self.deal.rule, ledger))
+
+    def restart(self, ledger: Ledger) -> None:
+        """Begin with what another member has handed on, or a file has kept."""
+        self.num_taken = self.num_counted = self._base = 0
+        self._begin(Deal(self.deal.rule, ledger))
+
+    def remaining(self) -> Ledger:
+        """Return what all are to begin with who go on from here: what does not count comes again."""
+        ledger = self.deal.ledger
+        return self.deal.next(ledger.view, ledger.takers, {}, self.counted)
