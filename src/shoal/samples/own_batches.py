@@ -6,12 +6,14 @@ It hears of all views that are decided, in order, and knows of others what they 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import msgspec
 
 from shoal.samples.deal import Deal
-from shoal.samples.ledger import Batch, Ledger, Rule
+
+if TYPE_CHECKING:
+    from shoal.samples.ledger import Batch, Ledger, Rule
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -146,6 +148,6 @@ class OwnBatches:
         self._begin(Deal(self.deal.rule, ledger))
 
     def remaining(self) -> Ledger:
-        """Return what all are to begin with who go on from here: what does not count comes again."""
+        """Return what is still to come for all who go on from here; batches that do not count do."""
         ledger = self.deal.ledger
         return self.deal.next(ledger.view, ledger.takers, {}, self.counted)

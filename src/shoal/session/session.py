@@ -108,6 +108,8 @@ class Session:
         self._share: EngineShare | None = None
         self._transports: WeakSet[TransportCommunicator] = WeakSet()
         """One for each training, so that none meets the conversations of another."""
+        self.sampler: object | None = None
+        """What the next training takes its batches from, if anything."""
         self.endings = Endings()
         """How this worker's trainings end."""
         self._runs = 0

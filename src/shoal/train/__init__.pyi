@@ -1,3 +1,4 @@
+from shoal.train.elastic_sampler import ElasticSampler as ElasticSampler
 from shoal.train.flat_parameters import FlatParameters as FlatParameters
 from shoal.train.forward_order import ForwardOrder as ForwardOrder
 from shoal.train.optimizer import DistributedOptimizer as DistributedOptimizer

@@ -218,6 +218,7 @@ def _state_of(
         "optimizer": replica.optimizer.state_dict(),
         "course": executor.course.handed_on(),
         "steps": replica.stopwatch.step,
+        "samples": None if replica.samples is None else replica.samples.handed_on(),
         "buffers": held(replica.model.buffers()) if buffers is None else list(buffers),
     }
 
@@ -230,6 +231,8 @@ def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -
             mine.copy_(given)
     replica.optimizer.load_state_dict(state["optimizer"])
     executor.course.take_over(state["course"])
+    if replica.samples is not None:
+        replica.samples.take_over(state["samples"])
     return int(state["steps"])
 
 

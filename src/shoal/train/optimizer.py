@@ -20,6 +20,7 @@ from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.bare_steps import BareSteps
 from shoal.train.consensus import average_model
+from shoal.train.elastic_sampler import ElasticSampler
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.handing_on import take_over
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     )
     from shoal.trace import TraceSink
     from shoal.train.executor import AbstractExecutor
+    from shoal.train.sample_counts import SampleCounts
     from shoal.wire import TransportStats
 
 
@@ -130,6 +132,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         transport = transport or session.usual_transport
         check_strategy(strategy, len(session.view), loss_bound, wire)
         name = session.next_run_name()
+        samples = _samples(session, name, strategy)
         self._inner = optimizer
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
         self._definition = strategy
@@ -147,9 +150,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     "holes": holes,
                     "wire": wire,
                     "seed": seed,
+                    **({} if samples is None else samples.options),
                 },
                 model=fingerprint_model(model, optimizer),
             )
+            if samples is not None:
+                samples.begin()
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
             is_newcomer = session.member.is_newcomer
             self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
@@ -169,10 +175,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 noting=self._endings.noting,
                 stepping=self._bare_steps.expected,
                 wire=wire,
+                samples=samples,
             )
             self._synchronizer = make_executor(strategy, self.replica)
             session.member.enter(name, self._synchronizer)
             self._num_steps = _join(session, self.replica, self._synchronizer) if is_newcomer else 0
+            if samples is not None:
+                samples.start()
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )
@@ -276,6 +285,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._remark_log.look()
         if self._endings.is_leaving:
             self._synchronizer.settle()
+            if self.replica.samples is not None:
+                self.replica.samples.say_goodbye()
             leave()
         return loss
 
@@ -414,6 +425,14 @@ def _strategy(
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)
     return strategy
+
+
+def _samples(session: Session, training: str, strategy: AbstractDefinition) -> SampleCounts | None:
+    """Return the batches that steps are to use, if a sampler has been made for them."""
+    sampler, session.sampler = session.sampler, None
+    if not isinstance(sampler, ElasticSampler):
+        return None
+    return sampler.begin(session, training, strategy)
 
 
 def _join(session: Session, replica: Replica, executor: AbstractExecutor) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.groups import GeneratorConfig
     from shoal.membership import View
     from shoal.train.flat_parameters import FlatParameters
+    from shoal.train.sample_counts import SampleCounts
 
 
 class Stopwatch:
@@ -164,6 +165,9 @@ class Replica:
 
     wire: str | None = None
     """What a strategy that can round (`can_round`) sends floats as; None: as they are."""
+
+    samples: SampleCounts | None = None
+    """The batches that this worker's steps use, if a sampler deals them out."""
 
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.samples import Batch, Deal, Ledger, OwnBatches, Progress, Rule, length
+from shoal.samples import Batch, Ledger, OwnBatches, Progress, Rule
 from thoroughness import examples
 
 EPOCHS = 3
@@ -70,9 +69,7 @@ class Job:
         )
         self.members = {rank: Worker(rank, None) for rank in range(size)}
         for worker in self.members.values():
-            worker.batches = OwnBatches(
-                worker.rank, self.rule, Ledger.first(0, tuple(range(size)))
-            )
+            worker.batches = OwnBatches(worker.rank, self.rule, Ledger.first(0, tuple(range(size))))
         self.ahead = self.random.choice((0, 0, 1, 3))
         self.view, self.next_rank = 0, size
         self.counted: list[Batch] = []
@@ -228,9 +225,9 @@ class Means(Job):
 
     def hear(self, worker: Worker) -> None:
         for other in self.members.values():
-            if other is not worker and other.batches is not None:
-                if other.own.view == worker.own.view:
-                    worker.own.note(other.rank, other.own.counted[other.rank])
+            if other is worker or other.batches is None or other.own.view != worker.own.view:
+                continue
+            worker.own.note(other.rank, other.own.counted[other.rank])
 
     def lose(self, worker: Worker, said: dict[int, Progress]) -> None:
         if worker.batches is None:

@@ -1,0 +1,215 @@
+"""The batches of this worker among those of the others, in a job whose members may change.
+
+Joins `samples`, which decides, to the membership: what was passed and what counts is said before a
+view changes, and what all have said is heard when it has. Knows no data set and no loader.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+
+from shoal.errors import UsageError
+from shoal.samples import Ledger, OwnBatches, Progress, length
+from shoal.train.told_counts import ToldCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from shoal.membership import Decision
+    from shoal.samples import Batch, Rule
+    from shoal.session import Session
+
+_NO_BATCH: Final = (
+    "This step has no batch of the ElasticSampler, of which each step() uses one: take one before,"
+    " and split that for several backward passes."
+)
+
+
+@final
+class SampleCounts:
+    """What `rank` takes, and what counts, of the samples that `rule` deals out in a training.
+
+    `options` are what all workers have given alike, and `position` is where this one would begin. A
+    newcomer has nothing to take until it takes over what another has `handed_on`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        training: str,
+        rule: Rule,
+        options: Mapping[str, object],
+        position: Mapping[str, Any] | None,
+    ) -> None:
+        self.rank: Final = session.rank
+        self.options: Final = options
+        self._position = position
+        self._rule, self._session, self._training = rule, session, training
+        self._member = session.member
+        self._own: OwnBatches | None = None
+        self._told: ToldCounts | None = None
+        with self._member.changed:
+            if not self._member.is_newcomer:
+                view = self._member.view
+                self._own = OwnBatches(self.rank, rule, Ledger.first(view.epoch, view.members))
+            self._member.keep(self)
+
+    @property
+    def own(self) -> OwnBatches:
+        """This worker's batches. Raises `UsageError` before it is a member."""
+        if self._own is None:
+            raise UsageError("This worker has no samples before it has joined the job.")
+        return self._own
+
+    def begin(self) -> None:
+        """Begin where rank 0 does; collective, but for newcomers."""
+        if self._own is None:
+            return
+        facts, name = self._session.facts, f"{self._training}/position"
+        if self.rank == 0:
+            facts.set(name, msgspec.json.encode(self._position))
+        facts.wait([name], timedelta(seconds=self._session.deadline_s))
+        begun = msgspec.json.decode(facts.get(name))
+        with self._member.changed:
+            if begun is not None:
+                ledger = self._own.deal.ledger
+                self._own.restart(ledger_of(begun, ledger.view, ledger.takers))
+
+    def start(self) -> None:
+        """Tell the others what counts here, and hear it from them, where no sum says it."""
+        if self._rule.is_even or self._session.world_size == 1:
+            return
+        self._told = ToldCounts(self, self._session.facts, self._training)
+        self._told.start()
+
+    def next_batch(self, number: int, last_epoch: int) -> Batch | None:
+        """Return a batch of this worker; None if it is of an epoch after the last.
+
+        Waits while the view changes: what is got then is of the next.
+        """
+        with self._member.changed:
+            self._member.settled_view()
+            return self.own.get(number, last_epoch)
+
+    @property
+    def num_taken(self) -> int:
+        """The number of batches that steps have taken."""
+        with self._member.changed:
+            return self.own.num_taken
+
+    def take(self) -> Batch:
+        """Return the batch that the present step uses. Raises `UsageError` if there is none."""
+        with self._member.changed:
+            batch = self.own.take()
+        if batch is None:
+            raise UsageError(_NO_BATCH)
+        return batch
+
+    def weight(self, batch: Batch, num_members: int) -> float:
+        """Return what the mean gradient of a batch weighs in the sum of so many members."""
+        size = length(batch.spans) if batch.counts else 0
+        return size * (num_members if self._rule.is_global else 1) / self._rule.batch_size
+
+    def count(self, number: int, view: int | None = None) -> None:
+        """Let the batches before `number` count; if a view is given, only while that lasts."""
+        with self._member.changed:
+            if view is None or (self._member.view.epoch == view and not self._member.is_fenced):
+                self.own.count(number)
+
+    def count_all(self, ranks: Iterable[int]) -> None:
+        """Let one more batch of each of `ranks` count, as a sum of the present view says."""
+        with self._member.changed:
+            before = self.own.counted
+            for rank in ranks:
+                if rank == self.rank:
+                    self.own.count(self.own.num_taken)
+                else:
+                    self.own.note(rank, before.get(rank, 0) + 1)
+
+    def state(self) -> tuple[int, tuple[int, ...], int]:
+        """Return the view's epoch, who has batches in it, and how many of this worker's count."""
+        with self._member.changed:
+            own = self.own
+            ranks = {*own.deal.ledger.takers, *own.deal.ledger.held}
+            return own.view, tuple(sorted(ranks)), own.counted[self.rank]
+
+    def hear(self, view: int, counted: Mapping[int, int]) -> None:
+        """Take note of how many batches of others count in a view."""
+        with self._member.changed:
+            if self.own.view == view and not self._member.is_fenced:
+                for rank, number in counted.items():
+                    self.own.note(rank, number)
+
+    def report(self) -> dict[str, int]:
+        """Return what this worker has passed, and what it knows to count; see `Bookkeeper`."""
+        if self._own is None:
+            return {}
+        progress = self._own.progress()
+        counted = {f"{self._counted}{rank}": n for rank, n in progress.counted.items()}
+        return {self._passed: progress.passed, **counted}
+
+    def decided(self, decision: Decision) -> None:
+        """Go on in the view that is decided; see `Bookkeeper`."""
+        if self._own is None or decision.view.epoch <= self._own.view:
+            return
+        said = {
+            rank: Progress(
+                each.rounds.get(self._passed, 0),
+                {
+                    int(name.removeprefix(self._counted)): number
+                    for name, number in each.rounds.items()
+                    if name.startswith(self._counted)
+                },
+                each.is_ending,
+            )
+            for rank, each in decision.reports.items()
+        }
+        self._own.go_on(decision.view.epoch, decision.view.members, said)
+
+    @property
+    def _passed(self) -> str:
+        return f"{self._training}/passed"
+
+    @property
+    def _counted(self) -> str:
+        return f"{self._training}/counted/"
+
+    def handed_on(self) -> object:
+        """Return what a newcomer of the present view lacks."""
+        return msgspec.to_builtins(self.own.deal.ledger)
+
+    def take_over(self, state: object) -> None:
+        """Go on from what another has `handed_on`."""
+        with self._member.changed:
+            ledger = msgspec.convert(state, Ledger)
+            self._own = OwnBatches(self.rank, self._rule, ledger)
+
+    def position(self) -> dict[str, Any]:
+        """Return where a job may go on from here, with any workers."""
+        with self._member.changed:
+            return position_of(self.own.remaining())
+
+    def say_goodbye(self) -> None:
+        """Have all heard what counts here before this worker leaves."""
+        if self._told is not None:
+            self._told.say_goodbye()
+
+    def close(self) -> None:
+        """Tell no more, after a last time."""
+        if self._told is not None:
+            self._told.close()
+
+
+def position_of(ledger: Ledger) -> dict[str, Any]:
+    """Return the part of a ledger that does not hang on who takes part, as plain values."""
+    pools = [[epoch, [list(span) for span in spans]] for epoch, spans in ledger.pools.items()]
+    return {"pools": pools, "fresh": ledger.fresh}
+
+
+def ledger_of(position: Mapping[str, Any], view: int, takers: tuple[int, ...]) -> Ledger:
+    """Return the ledger of a view that begins at a position; see `position_of`."""
+    pools = {epoch: tuple(map(tuple, spans)) for epoch, spans in position["pools"]}
+    return Ledger(view, takers, pools, position["fresh"])

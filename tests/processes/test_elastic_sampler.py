@@ -1,0 +1,213 @@
+"""Samples of real jobs whose workers die and come back: each counts once in every epoch.
+
+Under all-reduce the gradients themselves say what counted, for every sample has a parameter of its
+own. Where parameters are averaged workers write down what they use, and the living what they agreed
+on of those that died.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import shoal
+from shoal.samples import OwnBatches
+from thoroughness import seldom
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from worker_processes import RunWorkers
+
+DEADLINE_S = 16.0
+SIZE, VICTIM = 3, 2
+SAMPLES, GLOBAL_BATCH, EPOCHS = 1130, 12, 3
+SLOW_S = 0.02
+"""The seconds that a step takes until the newcomer is in: the job is not over before."""
+
+
+class Life:
+    """What one process does in the job, and what it leaves behind in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.is_late = int(os.environ["RANK"]) >= SIZE
+        if self.is_late:
+            self._wait_for("died")
+            os.environ["RANK"] = str(VICTIM)
+        self.is_victim = int(os.environ["RANK"]) == VICTIM and not self.is_late
+        self.used = (self.folder / f"used {os.getpid()}").open("a", buffering=1)
+
+    def note(self, name: str, text: str = "") -> None:
+        """Let all know something."""
+        fresh = self.folder / f"{name}.{os.getpid()}"
+        fresh.write_text(text)
+        fresh.rename(self.folder / name)
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def _wait_for(self, name: str) -> None:
+        end = time.monotonic() + 2 * DEADLINE_S
+        while not self.has(name):
+            assert time.monotonic() < end, name
+            time.sleep(0.005)
+
+    def die(self) -> None:
+        """End this process now, at whatever it does."""
+        self.note("died", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def step_time(self) -> None:
+        """Take the time of a step."""
+        if not self.has("is in"):
+            time.sleep(SLOW_S)
+
+
+def note_agreements(agreed: list[int]) -> None:
+    """Write down how many of the victim's batches the living agree on when they lose it."""
+    go_on = OwnBatches.go_on
+
+    def noting(own: OwnBatches, view: int, members: Any, said: Any) -> None:
+        if VICTIM not in members:
+            agreed.append(max(each.counted.get(VICTIM, 0) for each in said.values()))
+        go_on(own, view, members, said)
+
+    OwnBatches.go_on = noting  # type: ignore[method-assign]
+
+
+def loaded(sampler: shoal.ElasticSampler, num_loaders: int | None) -> Iterator[list[int]]:
+    """Return batches: by themselves, or as torch's DataLoader has them, with or without workers."""
+    if num_loaders is None:
+        return iter(sampler)
+    multiprocessing.current_process().daemon = False  # else it may have no children
+    data = TensorDataset(torch.arange(SAMPLES))
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=num_loaders)
+    return (batch.tolist() for (batch,) in loader)
+
+
+def train(folder: str, sync: str, num_loaders: int | None, seed: int) -> dict[str, Any]:
+    """Train for some epochs; the victim dies at a random moment, and comes back."""
+    life, agreed = Life(folder), list[int]()
+    note_agreements(agreed)
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=1)
+    torch.manual_seed(1)
+    model = nn.Embedding(SAMPLES, 1)
+    sampler = shoal.ElasticSampler(range(SAMPLES), session, global_batch=GLOBAL_BATCH, seed=seed)
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, sync=sync
+    )
+    if life.is_late:
+        life.note("is in")
+    if life.is_victim:
+        threading.Timer(Random(seed).uniform(0.0, 0.4), life.die).start()
+    sums = []
+    while sampler.epoch < EPOCHS:
+        for indices in loaded(sampler, num_loaders):
+            life.used.write(f"{json.dumps(indices)}\n")
+            optimizer.zero_grad()
+            model(torch.tensor(indices)).mean().backward()
+            if sync == "all-reduce":
+                sums.append(samples_of(model.weight.grad))
+            optimizer.step()
+            life.step_time()
+    view = session.view
+    optimizer.finish()
+    optimizer.average_model()
+    shoal.shutdown()
+    return {"sums": sums, "agreed": agreed, "members": view.members, "pid": os.getpid()}
+
+
+def samples_of(gradient: torch.Tensor | None) -> list[int]:
+    """Return the samples in a mean gradient, in which all weigh alike."""
+    assert gradient is not None
+    indices = gradient.flatten().nonzero().flatten()
+    weights = gradient.flatten()[indices] * len(indices)
+    assert torch.allclose(weights, torch.ones(len(indices))), weights
+    return indices.tolist()
+
+
+WAYS = [(None, 0), (None, 1), (0, 2), (2, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(("num_loaders", "seed"), seldom(WAYS, often=[(None, 1), (2, 3)]))
+def test_sums_of_a_job_with_a_death_and_a_join_have_every_sample_once_an_epoch(
+    run_workers: RunWorkers, tmp_path: Path, num_loaders: int | None, seed: int
+) -> None:
+    results = run_workers(
+        train,
+        SIZE,
+        str(tmp_path),
+        "all-reduce",
+        num_loaders,
+        seed,
+        may_die=(VICTIM,),
+        initialize=False,
+        num_more=1,
+    )
+    assert results[VICTIM] is None, "the fault has fired"
+    assert all(each["members"] == (0, 1, 2) for each in results if each is not None)
+    sums = results[0]["sums"]
+    assert sums == results[1]["sums"]
+    times = Counter(index for each in sums for index in each)
+    assert times == dict.fromkeys(range(SAMPLES), EPOCHS)
+    assert max(map(len, sums)) == GLOBAL_BATCH
+    fewer = [len(each) for each in sums if len(each) < GLOBAL_BATCH]
+    assert len(fewer) <= EPOCHS + 2 + 4 * (num_loaders or 0), "all others have as many"
+
+
+STRATEGIES = ("ds-sync", "ripples", "local-sgd", "hierarchical-sgd", "ripples-static")
+
+
+@pytest.mark.parametrize(
+    ("sync", "num_loaders", "seed"),
+    seldom(
+        [(sync, *way) for sync in STRATEGIES for way in WAYS],
+        often=[("ds-sync", None, 1), ("ripples", 2, 3)],
+    ),
+)
+def test_means_of_a_job_with_a_death_and_a_join_have_every_sample_once_an_epoch(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, num_loaders: int | None, seed: int
+) -> None:
+    results = run_workers(
+        train,
+        SIZE,
+        str(tmp_path),
+        sync,
+        num_loaders,
+        seed,
+        may_die=(VICTIM,),
+        initialize=False,
+        num_more=1,
+    )
+    assert results[VICTIM] is None, "the fault has fired"
+    living = [each for each in results if each is not None]
+    assert all(each["members"] == (0, 1, 2) for each in living)
+    (agreed,) = results[0]["agreed"]
+    assert results[1]["agreed"] == [agreed]
+    dead = used_by(tmp_path, int(Path(tmp_path, "died").read_text()))
+    assert agreed <= len(dead)
+    counted = [
+        *dead[:agreed],
+        *(each for life in living for each in used_by(tmp_path, life["pid"])),
+    ]
+    times = Counter(index for batch in counted for index in batch)
+    assert times == dict.fromkeys(range(SAMPLES), EPOCHS)
+
+
+def used_by(folder: Path, process: int) -> list[list[int]]:
+    """Return the batches that a process has used."""
+    return [json.loads(line) for line in Path(folder, f"used {process}").read_text().splitlines()]
