@@ -95,7 +95,12 @@ def loaded(sampler: shoal.ElasticSampler, num_loaders: int | None) -> Iterator[l
         return iter(sampler)
     multiprocessing.current_process().daemon = False  # else it may have no children
     data = TensorDataset(torch.arange(SAMPLES))
-    loader = DataLoader(data, batch_sampler=sampler, num_workers=num_loaders)
+    loader = DataLoader(
+        data,
+        batch_sampler=sampler,
+        num_workers=num_loaders,
+        multiprocessing_context="fork" if num_loaders else None,  # not the server of the tests
+    )
     return (batch.tolist() for (batch,) in loader)
 
 
