@@ -148,6 +148,7 @@ class OwnBatches:
         self._begin(Deal(self.deal.rule, ledger))
 
     def remaining(self) -> Ledger:
-        """Return what is still to come for all who go on from here; batches that do not count do."""
+        """Return what is to come for all who go on from what this worker has trained."""
         ledger = self.deal.ledger
-        return self.deal.next(ledger.view, ledger.takers, {}, self.counted)
+        counted = {**self.counted, self.rank: self.num_taken - self._base}
+        return self.deal.next(ledger.view, ledger.takers, {}, counted)

@@ -63,9 +63,7 @@ class ElasticSampler:
         seed: int = 0,
         shares: Mapping[int, int] | None = None,
     ) -> None:
-        if not isinstance(session, Session):
-            message = f"An ElasticSampler takes what shoal.init() returns, not {session!r}."
-            raise UsageError(message)
+        _check_session(session)
         if (global_batch is None) == (batch_size is None):
             raise UsageError(
                 "Give an ElasticSampler either global_batch, the samples of all workers in a step,"
@@ -227,6 +225,12 @@ class ElasticSampler:
                 )
                 raise MismatchError(message)
         self._position = {"pools": state["pools"], "fresh": state["fresh"]}
+
+
+def _check_session(session: object) -> None:
+    if not isinstance(session, Session):
+        message = f"An ElasticSampler takes what shoal.init() returns, not {session!r}."
+        raise UsageError(message)
 
 
 def _length_of(dataset: object) -> int:

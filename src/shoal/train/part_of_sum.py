@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shoal.membership import View
-    from shoal.samples import Batch
     from shoal.train.sample_counts import SampleCounts
 
 _BITS: Final = 8
@@ -31,7 +30,8 @@ class PartOfSum:
     def __init__(self, samples: SampleCounts | None) -> None:
         self._samples = samples
         self.num_elements: Final = 0 if samples is None else _ELEMENTS
-        self._batch: Batch | None = None
+        self._size = 0
+        """Samples in the batch of the present step."""
         self._is_taken = self._is_new = False
 
     def place(self, memory: Tensor) -> None:
@@ -41,7 +41,7 @@ class PartOfSum:
     def take(self) -> None:
         """Take the batch that this step uses, at its first sum."""
         if self._samples is not None and not self._is_taken:
-            self._batch = self._samples.take()
+            self._size = self._samples.size(self._samples.take())
             self._is_taken = self._is_new = True
 
     def end_step(self) -> None:
@@ -50,9 +50,7 @@ class PartOfSum:
 
     def weight(self, num_members: int) -> float:
         """Return what this worker's mean gradient weighs; 1 is that of a batch like the others'."""
-        if self._samples is None or self._batch is None:
-            return 1.0
-        return self._samples.weight(self._batch, num_members)
+        return 1.0 if self._samples is None else self._samples.weight(self._size, num_members)
 
     def weigh(self, gradient: Tensor, out: Tensor, num_members: int) -> None:
         """Write this worker's part of the mean of `num_members` gradients into `out`."""

@@ -108,9 +108,12 @@ class SampleCounts:
             raise UsageError(_NO_BATCH)
         return batch
 
-    def weight(self, batch: Batch, num_members: int) -> float:
-        """Return what the mean gradient of a batch weighs in the sum of so many members."""
-        size = length(batch.spans) if batch.counts else 0
+    def size(self, batch: Batch) -> int:
+        """Return how many samples of a batch are to be trained on."""
+        return length(batch.spans) if batch.counts else 0
+
+    def weight(self, size: int, num_members: int) -> float:
+        """Return what the mean gradient of `size` samples weighs in the sum of so many members."""
         return size * (num_members if self._rule.is_global else 1) / self._rule.batch_size
 
     def count(self, number: int, view: int | None = None) -> None:

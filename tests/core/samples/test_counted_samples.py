@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from shoal.samples import Batch, Ledger, OwnBatches, Progress, Rule
+from shoal.samples import Batch, Deal, Ledger, OwnBatches, Progress, Rule
 from thoroughness import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shoal.samples import Spans
 
 EPOCHS = 3
 
@@ -56,7 +63,7 @@ class Worker:
 class Job:
     """Some workers, their view, and what has counted."""
 
-    def __init__(self, seed: int, *, is_even: bool) -> None:
+    def __init__(self, seed: int, *, is_even: bool, changes: bool = True) -> None:
         self.random = Random(seed)
         size = self.random.randint(1, 5)
         num_samples = self.random.choice((1, 7, 23, 60))
@@ -67,14 +74,23 @@ class Job:
             shares=self.random.choice(({}, {0: 3, 2: 2})),
             is_even=is_even,
         )
+        self.changes = changes
         self.members = {rank: Worker(rank, None) for rank in range(size)}
         for worker in self.members.values():
             worker.batches = OwnBatches(worker.rank, self.rule, Ledger.first(0, tuple(range(size))))
         self.ahead = self.random.choice((0, 0, 1, 3))
         self.view, self.next_rank = 0, size
+        self.saved: list[Batch] = []
+        """What had counted before this job began."""
         self.counted: list[Batch] = []
         self.is_loose = False
         """Whether somebody was lost when others had ended: what it had may be nobody's."""
+
+    def deal_by(self, rule: Rule, pools: Mapping[int, Spans] = {}, fresh: int = 0) -> None:
+        """Let all begin anew, by a rule, with what is still to come."""
+        self.rule = rule
+        for rank, worker in self.members.items():
+            worker.batches = OwnBatches(rank, rule, Ledger(0, tuple(self.members), pools, fresh))
 
     def change(self) -> None:
         """Lose some workers, take some in, and agree on the next view."""
@@ -94,7 +110,7 @@ class Job:
         for rank in lost:
             self.lose(self.members.pop(rank), said)
         if any(worker.is_ending or worker.own.epoch >= EPOCHS for worker in there):
-            self.is_loose = True
+            self.is_loose |= bool(lost)
         elif random.random() < 0.5:
             for rank in self.new_ranks(lost):
                 self.members[rank] = Worker(rank, None)
@@ -124,7 +140,7 @@ class Job:
         while any(not worker.is_ending for worker in self.members.values()):
             steps += 1
             assert steps < 20_000, "somebody goes on for ever"
-            if steps < 2_000 and self.random.random() < 0.01:
+            if self.changes and steps < 2_000 and self.random.random() < 0.01:
                 self.change()
             else:
                 self.act(self.random.choice(list(self.members.values())))
@@ -135,7 +151,8 @@ class Job:
 
     def end(self) -> None:
         """Check what has counted."""
-        found = Counter(place for batch in self.counted for place in places(batch))
+        counted = [*self.saved, *self.counted]
+        found = Counter(place for batch in counted for place in places(batch))
         assert not [place for place, times in found.items() if times > 1]
         if not self.is_loose:
             assert len(found) == EPOCHS * self.rule.num_samples
@@ -144,8 +161,8 @@ class Job:
 class Sums(Job):
     """Workers that sum gradients: a step counts for all of them or for none."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, is_even=True)
+    def __init__(self, seed: int, *, changes: bool = True) -> None:
+        super().__init__(seed, is_even=True, changes=changes)
         self.sums: dict[int, dict[int, Batch]] = {}
         self.in_view: dict[int, set[int]] = {}
         """The workers that have begun each sum in the present view."""
@@ -196,15 +213,26 @@ class Sums(Job):
         self.in_view.clear()
 
     def end(self) -> None:
-        self.counted = [batch for parts in self.sums.values() for batch in parts.values()]
+        self.counted = self.counted_before(len(self.sums))
         super().end()
+        if self.rule.is_global:
+            assert max(self.sizes(), default=0) <= self.rule.batch_size
+
+    def counted_before(self, number: int) -> list[Batch]:
+        """Return the batches in all sums before one."""
+        return [batch for each in range(number) for batch in self.sums[each].values()]
+
+    def sizes(self) -> list[int]:
+        """Return how many samples there are in each sum."""
+        parts = [self.sums[number].values() for number in sorted(self.sums)]
+        return [sum(len(places(batch)) for batch in each) for each in parts]
 
 
 class Means(Job):
     """Workers that average parameters: a step counts when others know of a mean after it."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, is_even=False)
+    def __init__(self, seed: int, *, changes: bool = True) -> None:
+        super().__init__(seed, is_even=False, changes=changes)
 
     def act(self, worker: Worker) -> None:
         if worker.batches is None:
@@ -237,6 +265,18 @@ class Means(Job):
         surely -= worker.own.counted[worker.rank] - known
         self.counted += worker.used[:surely]
 
+    def known_to(self, worker: Worker) -> list[Batch]:
+        """Return what members have used, as one of them knows, which has used all its own."""
+        found = []
+        for other in self.members.values():
+            if other.batches is None:
+                continue
+            # what counted in views before is known to all
+            known = worker.own.counted.get(other.rank, 0) - other.own.counted[other.rank]
+            surely = other.own.num_counted + known if other is not worker else len(other.used)
+            found += other.used[: len(other.used) - other.own.num_taken + surely]
+        return found
+
     def end(self) -> None:
         for worker in self.members.values():
             self.counted += worker.used
@@ -246,11 +286,67 @@ class Means(Job):
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=examples(2_000))
 def test_sums_count_every_sample_once(seed: int) -> None:
-    job = Sums(seed)
-    job.run()
+    Sums(seed).run()
 
 
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=examples(2_000))
 def test_means_count_every_sample_once(seed: int) -> None:
     Means(seed).run()
+
+
+@given(st.integers(0, 1 << 32), st.booleans())
+@settings(max_examples=examples(500))
+def test_undisturbed_steps_have_all_samples_that_they_can(seed: int, drop_last: bool) -> None:
+    job = Sums(seed, changes=False)
+    samples = job.rule.num_samples
+    size = Deal(job.rule, Ledger.first(0, tuple(job.members))).slice_size
+    rest = samples % size
+    if drop_last and samples >= size:
+        job.deal_by(replace(job.rule, drop_last=True))
+        rest = 0
+        job.is_loose = True
+    job.run()
+    whole = [size] * (samples // size)
+    assert job.sizes() == EPOCHS * [*whole, *([rest] if rest else [])]
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from([Sums, Means]))
+@settings(max_examples=examples(1_000))
+def test_other_workers_go_on_where_one_has_saved(seed: int, kind: type[Sums | Means]) -> None:
+    first = kind(seed)
+    for _ in range(first.random.randrange(300)):
+        if first.random.random() < 0.02:
+            first.change()
+        first.act(first.random.choice(list(first.members.values())))
+    there = [w for w in first.members.values() if w.batches is not None and w.using is None]
+    if not there or first.is_loose:
+        return
+    saving = there[0]
+    remaining = saving.own.remaining()
+    if isinstance(first, Sums):
+        before = first.counted_before(saving.num_whole)
+    else:
+        before = [*first.counted, *first.known_to(saving)]
+    second = kind(seed + 1)
+    rule = replace(second.rule, num_samples=first.rule.num_samples)
+    second.deal_by(rule, remaining.pools, remaining.fresh)
+    second.saved = before
+    second.run()
+
+
+def test_a_batch_that_nobody_has_asked_for_is_no_ones() -> None:
+    own = OwnBatches(0, Rule(10, 4), Ledger.first(0, (0, 1)))
+    assert own.take() is None
+    first = own.get(0, 0)
+    assert first == Batch(0, ((0, 2),))
+    assert own.get(0, 0) == first, "the same again, until a step takes it"
+    assert own.take() == first
+    assert own.num_left(0) == 2
+    assert own.epoch == 0
+
+
+def test_shares_divide_a_step() -> None:
+    deal = Deal(Rule(100, 12, shares={1: 3}), Ledger.first(0, (0, 1, 4)))
+    parts = [deal.part(rank, 0, 1) for rank in (0, 1, 4)]
+    assert [part and part.spans for part in parts] == [((12, 14),), ((14, 21),), ((21, 24),)]
