@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -28,14 +30,14 @@ from shoal.samples import OwnBatches
 from thoroughness import seldom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from worker_processes import RunWorkers
 
 DEADLINE_S = 16.0
 SIZE, VICTIM = 3, 2
 SAMPLES, GLOBAL_BATCH, EPOCHS = 1130, 12, 3
-SLOW_S = 0.02
+SLOW_S = 0.05
 """The seconds that a step takes until the newcomer is in: the job is not over before."""
 
 
@@ -129,7 +131,7 @@ def train(folder: str, sync: str, num_loaders: int | None, seed: int) -> dict[st
                 sums.append(samples_of(model.weight.grad))
             optimizer.step()
             life.step_time()
-    view = session.view
+    view, agreed = session.view, agreed.copy()
     optimizer.finish()
     optimizer.average_model()
     shoal.shutdown()
@@ -216,3 +218,119 @@ def test_means_of_a_job_with_a_death_and_a_join_have_every_sample_once_an_epoch(
 def used_by(folder: Path, process: int) -> list[list[int]]:
     """Return the batches that a process has used."""
     return [json.loads(line) for line in Path(folder, f"used {process}").read_text().splitlines()]
+
+
+def ask_for_what_cannot_be(_: str) -> list[str]:
+    """Return what is said of samplers that make no sense, the last in one worker alone."""
+    session = shoal.init(deadline_s=DEADLINE_S)
+    said = []
+
+    def refused(make: Callable[[], object]) -> None:
+        with pytest.raises(shoal.ShoalError) as caught:
+            make()
+        said.append(f"{type(caught.value).__name__}: {caught.value}")
+
+    make = partial(shoal.ElasticSampler, range(50), session)
+    refused(lambda: shoal.ElasticSampler(range(50), 3, batch_size=4))  # type: ignore[arg-type]
+    refused(lambda: shoal.ElasticSampler(iter([1]), session, batch_size=4))  # type: ignore[arg-type]
+    refused(lambda: shoal.ElasticSampler(range(1), session, batch_size=4))
+    refused(make)
+    refused(lambda: make(batch_size=4, global_batch=8))
+    refused(lambda: make(global_batch=1))
+    refused(lambda: make(global_batch=2.5))  # type: ignore[arg-type]
+    refused(lambda: make(global_batch=60, drop_last=True))
+    refused(lambda: make(batch_size=4, shares=[2, 1]))  # type: ignore[arg-type]
+    refused(lambda: make(batch_size=4, shares={0: 0}))
+    refused(lambda: next(iter(make(batch_size=4))))
+    sampler = make(global_batch=8)
+    refused(lambda: sampler.load_state_dict({"epoch": 3}))
+    refused(lambda: sampler.load_state_dict({**sampler.state_dict(), "samples": 49}))
+    refused(lambda: sampler.load_state_dict({**sampler.state_dict(), "seed": 1}))
+    model = nn.Linear(2, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    make(batch_size=4, shares={0: 2})
+    refused(lambda: shoal.DistributedOptimizer(inner, model, sync="ps-bsp"))
+    sampler = make(global_batch=8)
+    optimizer = shoal.DistributedOptimizer(inner, model)
+    refused(lambda: sampler.load_state_dict(sampler.state_dict()))
+    refused(model(torch.ones(1, 2)).sum().backward)
+    optimizer.zero_grad()
+    for _ in sampler:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    shoal.ElasticSampler(range(50 + session.rank), session, batch_size=4)
+    refused(lambda: shoal.DistributedOptimizer(inner, model))
+    shoal.shutdown()
+    return said
+
+
+REFUSALS = (
+    r"UsageError: An ElasticSampler takes what shoal.init\(\) returns, not 3\.",
+    r"UsageError: An ElasticSampler needs a data set with a length, which list_iterator has .*",
+    r"UsageError: 2 workers cannot share 1 samples: use fewer\.",
+    r"UsageError: Give an ElasticSampler either global_batch, .*, or batch_size, those of each\.",
+    r"UsageError: Give an ElasticSampler either global_batch, .*, or batch_size, those of each\.",
+    r"UsageError: global_batch=1 is too small for 2 workers: each needs a sample in a step\.",
+    r"UsageError: global_batch must be a whole number of at least 1, not 2\.5\.",
+    r"UsageError: drop_last leaves nothing: 50 samples fill no batch of 60\.",
+    r"UsageError: shares gives ranks their shares, such as \{0: 2, 3: 1\}, not \[2, 1\]\.",
+    r"UsageError: A share must be a whole number of at least 1, not 0\.",
+    r"UsageError: No training takes its batches from this ElasticSampler: make it before .*",
+    r"MismatchError: This is no state of an ElasticSampler\.",
+    r"MismatchError: The state is of .* with samples=49, and this one has samples=50: .*",
+    r"MismatchError: The state is of an ElasticSampler with seed=1, and this one has seed=0: .*",
+    r"UsageError: sync='ps-bsp' gives every worker's gradient the same weight: leave out shares.*",
+    r"UsageError: Load an ElasticSampler's state before making the DistributedOptimizer: .*",
+    r"UsageError: This step has no batch of the ElasticSampler, of which each step\(\) .*",
+    r"MismatchError: Rank 1 runs .* with samples=51 but rank 0 with samples=50: .*",
+)
+
+
+def test_who_asks_for_what_cannot_be_gets_a_sentence(run_workers: RunWorkers) -> None:
+    for said in run_workers(ask_for_what_cannot_be, 2, "", initialize=False):
+        for sentence, wanted in zip(said, REFUSALS, strict=True):
+            assert re.fullmatch(wanted, sentence), sentence
+
+
+def go_on(sync: str, state: dict[str, Any] | None, steps: int) -> tuple[dict[str, Any], list[int]]:
+    """Train in a job of fixed size from where another one was, for some steps or to the end."""
+    session = shoal.init(deadline_s=DEADLINE_S)
+    sampler = shoal.ElasticSampler(range(97), session, batch_size=5)
+    if state is not None and session.rank == 0:
+        sampler.load_state_dict(state)
+    model = nn.Embedding(97, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync)
+    used: list[int] = []
+    while sampler.epoch < 2 and optimizer.num_steps < steps:
+        for indices in sampler:
+            assert len(indices) <= 5
+            optimizer.zero_grad()
+            model(torch.tensor(indices)).mean().backward()
+            used += samples_of(model.weight.grad) if sync == "all-reduce" else indices
+            optimizer.step()
+            if optimizer.num_steps == steps:
+                break
+    saved = sampler.state_dict()
+    optimizer.finish()
+    shoal.shutdown()
+    return saved, used
+
+
+@pytest.mark.parametrize("size", seldom([1, 2, 4], often=[2]))
+def test_another_number_of_workers_goes_on_where_a_job_was(
+    run_workers: RunWorkers, size: int
+) -> None:
+    first = run_workers(go_on, 3, "all-reduce", None, 9, initialize=False)
+    assert first[0] == first[1] == first[2]
+    state = json.loads(json.dumps(first[0][0]))
+    second = run_workers(go_on, size, "all-reduce", state, 1000, initialize=False)
+    assert len({repr(each) for each in second}) == 1
+    assert Counter(first[0][1] + second[0][1]) == dict.fromkeys(range(97), 2)
+
+
+@pytest.mark.parametrize("sync", seldom(["ad-psgd", "ps-asp", "ripples"], often=["ripples"]))
+def test_a_job_of_fixed_size_has_every_sample_too(run_workers: RunWorkers, sync: str) -> None:
+    results = run_workers(go_on, 2, sync, None, 1000, initialize=False)
+    assert Counter(results[0][1] + results[1][1]) == dict.fromkeys(range(97), 2)
