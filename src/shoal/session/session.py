@@ -39,6 +39,7 @@ from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
 from shoal.membership import Quorum, View
 from shoal.session.endings import Endings
+from shoal.session.forked_child import let_go_of
 from shoal.session.joining import (
     Meeting,
     find_control,
@@ -538,6 +539,8 @@ def _blame_who_left(session: Session) -> None:
 def _forget_in_child() -> None:
     """Let a forked process have no session: at its end it would take its parent's apart."""
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    if _current is not None:
+        let_go_of(_current.control.endpoint)
     _current = None
     atexit.unregister(shutdown)
 

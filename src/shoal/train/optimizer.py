@@ -140,22 +140,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.stopwatch = Stopwatch(session.rank, trace)
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
-            session.agree(
-                name,
-                strategy=strategy.word,
-                options={
-                    **strategy.options(),
-                    "transport": transport,
-                    "loss_bound": float(loss_bound),
-                    "holes": holes,
-                    "wire": wire,
-                    "seed": seed,
-                    **({} if samples is None else samples.options),
-                },
-                model=fingerprint_model(model, optimizer),
-            )
-            if samples is not None:
-                samples.begin()
+            given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}
+            given |= {"holes": holes, "wire": wire, "seed": seed}
+            _agree(session, name, strategy, given, fingerprint_model(model, optimizer), samples)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
             is_newcomer = session.member.is_newcomer
             self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
@@ -425,6 +412,23 @@ def _strategy(
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)
     return strategy
+
+
+def _agree(
+    session: Session,
+    training: str,
+    strategy: AbstractDefinition,
+    given: Mapping[str, object],
+    model: list[str],
+    samples: SampleCounts | None,
+) -> None:
+    """Return if all workers bring the same plans; collective. Raises `MismatchError`."""
+    options = {**strategy.options(), **given}
+    if samples is not None:
+        options |= samples.options
+    session.agree(training, strategy=strategy.word, options=options, model=model)
+    if samples is not None:
+        samples.begin()
 
 
 def _samples(session: Session, training: str, strategy: AbstractDefinition) -> SampleCounts | None:

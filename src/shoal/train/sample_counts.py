@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
+from shoal.decoding import decode_json
 from shoal.errors import UsageError
 from shoal.samples import Ledger, OwnBatches, Progress, length
 from shoal.train.told_counts import ToldCounts
@@ -72,7 +73,8 @@ class SampleCounts:
         if self.rank == 0:
             facts.set(name, msgspec.json.encode(self._position))
         facts.wait([name], timedelta(seconds=self._session.deadline_s))
-        begun = msgspec.json.decode(facts.get(name))
+        fault = "What rank 0 says of where samples begin is not understood"
+        begun = decode_json(facts.get(name), dict[str, Any] | None, fault)  # type: ignore[arg-type]
         with self._member.changed:
             if begun is not None:
                 ledger = self._own.deal.ledger
