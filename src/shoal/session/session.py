@@ -111,6 +111,10 @@ class Session:
         """One for each training, so that none meets the conversations of another."""
         self.sampler: object | None = None
         """What the next training takes its batches from, if anything."""
+        self.loaded: tuple[int, str] | None = None
+        """The steps and the strategy of the checkpoint that the next training goes on from."""
+        self.saving: object | None = None
+        """The last checkpoint that this worker has begun to write."""
         self.endings = Endings()
         """How this worker's trainings end."""
         self._runs = 0

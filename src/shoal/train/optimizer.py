@@ -19,6 +19,7 @@ from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_opt
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.bare_steps import BareSteps
+from shoal.train.checkpoints import agree_on_loaded
 from shoal.train.consensus import average_model
 from shoal.train.elastic_sampler import ElasticSampler
 from shoal.train.executors import make_executor
@@ -143,6 +144,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}
             given |= {"holes": holes, "wire": wire, "seed": seed}
             _agree(session, name, strategy, given, fingerprint_model(model, optimizer), samples)
+            loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
             is_newcomer = session.member.is_newcomer
             self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
@@ -166,7 +168,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
             self._synchronizer = make_executor(strategy, self.replica)
             session.member.enter(name, self._synchronizer)
-            self._num_steps = _join(session, self.replica, self._synchronizer) if is_newcomer else 0
+            self.stopwatch.step = self._num_steps = (
+                _join(session, self.replica, self._synchronizer) if is_newcomer else loaded
+            )
             if samples is not None:
                 samples.start()
         self._training = self._endings.begin(

@@ -284,13 +284,13 @@ class Means(Job):
 
 
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=examples(2_000))
+@settings(max_examples=examples(1_000))
 def test_sums_count_every_sample_once(seed: int) -> None:
     Sums(seed).run()
 
 
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=examples(2_000))
+@settings(max_examples=examples(1_000))
 def test_means_count_every_sample_once(seed: int) -> None:
     Means(seed).run()
 
