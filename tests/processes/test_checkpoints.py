@@ -169,7 +169,7 @@ def refuse(folder: str) -> list[str]:
 REFUSALS = (
     r"UsageError: keep, the number of checkpoints that stay, must be a whole number .*",
     r"(ResourceError: The checkpoint FOLDER/a file/in it/step-.*pt cannot be written \(.*\)\.)?",
-    r"MismatchError: FOLDER/step-0*3.pt is .* it has '.* \(1, 3\) .*' where this has '.* \(1, 4\) .*",
+    r"MismatchError: FOLDER/step-0*3.pt .* it has '.* \(1, 3\) .*' where this has '.* \(1, 4\) .*",
     r"MismatchError: FOLDER/step-000000000003.pt has no position of an ElasticSampler: .*",
     r"UsageError: The checkpoint was made with sync='all-reduce', not 'local-sgd': .*",
     r"DataError: FOLDER/bad \d/step-000000000009.pt is no checkpoint \(.*\)\.",
