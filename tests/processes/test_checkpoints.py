@@ -152,7 +152,7 @@ def refuse(folder: str) -> list[str]:
     )
     sampler = shoal.ElasticSampler(range(9), session, batch_size=1)
     refused(lambda: shoal.load_checkpoint(folder, model, inner, sampler))
-    session.sampler = None
+    session.next_training.sampler = None
     shoal.load_checkpoint(folder, model, inner)
     refused(lambda: shoal.DistributedOptimizer(inner, model, sync="local-sgd"))
     bad = Path(folder, f"bad {session.rank}")

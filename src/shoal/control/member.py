@@ -48,8 +48,8 @@ class Participant(Protocol):
 class Bookkeeper(Protocol):
     """What is agreed on in every change beside how far trainings are: a ledger, say."""
 
-    def report(self) -> Mapping[str, int]:
-        """Return numbers by names that are the same on all members; nothing changes until then."""
+    def report(self) -> Mapping[str, bytes]:
+        """Return notes by names that are the same on all members; nothing changes until then."""
         ...
 
     def decided(self, decision: Decision) -> None:
@@ -171,11 +171,12 @@ class Member:
             if self.is_newcomer:
                 return None
             there = self._participants.values()
-            numbers = {name: each.report() for name, each in self._participants.items()}
+            notes: dict[str, bytes] = {}
             for bookkeeper in self._bookkeepers:
-                numbers |= bookkeeper.report()
+                notes |= bookkeeper.report()
             return Report(
-                numbers,
+                {name: each.report() for name, each in self._participants.items()},
+                notes,
                 is_ending=bool(there) and all(each.is_ending for each in there),
                 has_ended=any(each.has_ended for each in there),
             )

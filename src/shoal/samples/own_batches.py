@@ -1,6 +1,8 @@
 """The batches of one worker: which it has got, which a step has taken, and which count.
 
-It hears of all views that are decided, in order, and knows of others what they have told.
+It hears of the views that are decided, in order, and knows of others what they have told. When the
+control plane is lost, a view may have been told to some members and not to others. So each says
+with its report how it has come to its view, and whoever has missed that one catches up first.
 """
 
 from __future__ import annotations
@@ -10,14 +12,30 @@ from typing import TYPE_CHECKING, final
 
 import msgspec
 
+from shoal.errors import ProtocolError
 from shoal.samples.deal import Deal
 
 if TYPE_CHECKING:
     from shoal.samples.ledger import Batch, Ledger, Rule
 
 
+class Change(msgspec.Struct, frozen=True):
+    """How one view has given way to another: what `Deal.next` takes."""
+
+    since: int
+    """The epoch of the view before."""
+
+    view: int
+    takers: tuple[int, ...]
+    passed: Mapping[int, int]
+    counted: Mapping[int, int]
+
+
 class Progress(msgspec.Struct, frozen=True):
-    """What one member says of a view that ends."""
+    """What one member says when a view ends."""
+
+    view: int
+    """The epoch of the last view that it has heard of."""
 
     passed: int = 0
     """The slices that it has passed in that view."""
@@ -28,13 +46,18 @@ class Progress(msgspec.Struct, frozen=True):
     is_ending: bool = False
     """Whether it takes no more batches."""
 
+    last: Change | None = None
+    """How that view has begun."""
+
 
 @final
 class OwnBatches:
     """The batches of `rank`. They are numbered from 0, whatever the view."""
 
-    def __init__(self, rank: int, rule: Rule, ledger: Ledger) -> None:
+    def __init__(self, rank: int, rule: Rule, ledger: Ledger, last: Change | None = None) -> None:
         self.rank = rank
+        self.last = last
+        """How the present view has begun, if it is not the first."""
         self._begin(Deal(rule, ledger))
         self.num_taken = 0
         """The number of batches that steps have taken."""
@@ -124,20 +147,44 @@ class OwnBatches:
         """The batches of each rank that are known to count, since the view began."""
         return {**self._others, self.rank: self.num_counted - self._base}
 
-    def progress(self) -> Progress:
+    def progress(self, *, is_ending: bool = False) -> Progress:
         """Return what this worker says when the view ends."""
-        return Progress(self._passed, self.counted)
+        return Progress(self.view, self._passed, self.counted, is_ending, self.last)
 
     def go_on(self, view: int, members: Sequence[int], said: Mapping[int, Progress]) -> None:
-        """Go on in another view; `said` is what each of those said who were in the one before."""
+        """Go on in another view; `said` is what each of those said who were in one before.
+
+        Raises `ProtocolError` for a worker that has missed more than one view.
+        """
+        furthest = max((each.view for each in said.values()), default=self.view)
+        if self.view < furthest:
+            self._catch_up(furthest, said)
+        # Whoever has missed the last view has done nothing in it.
+        there = [each for each in said.values() if each.view == furthest]
         counted: dict[int, int] = {}
-        for each in said.values():
+        for each in there:
             for rank, number in each.counted.items():
                 counted[rank] = max(number, counted.get(rank, 0))
+        passed = {r: each.passed if each.view == furthest else 0 for r, each in said.items()}
         staying = tuple(r for r in members if r not in said or not said[r].is_ending)
-        passed = {rank: each.passed for rank, each in said.items()}
-        ledger = self.deal.next(view, staying or tuple(members), passed, counted)
-        self._base += counted.get(self.rank, 0)
+        self._follow(Change(self.view, view, staying or tuple(members), passed, counted))
+
+    def _catch_up(self, view: int, said: Mapping[int, Progress]) -> None:
+        """Go on in a view that others have heard of, and this worker has not."""
+        for each in said.values():
+            if each.view == view and each.last is not None and each.last.since == self.view:
+                self._follow(each.last)
+                return
+        message = (
+            f"Rank {self.rank} has not heard of several changes of the members, and with them of"
+            " who trains on which samples: start it again."
+        )
+        raise ProtocolError(message)
+
+    def _follow(self, change: Change) -> None:
+        ledger = self.deal.next(change.view, change.takers, change.passed, change.counted)
+        self.last = change
+        self._base += change.counted.get(self.rank, 0)
         self.num_counted = self._base
         self.num_taken = max(self.num_taken, self._base)
         self._begin(Deal(self.deal.rule, ledger))

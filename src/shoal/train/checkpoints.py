@@ -105,13 +105,13 @@ def save_checkpoint(
         )
         raise UsageError(message)
     session = current_session()
-    if isinstance(session.saving, Saving):
-        session.saving.wait()
+    replica = optimizer.replica
+    if replica.saving is not None:
+        replica.saving.wait()
+    replica.saving = None
     if session.rank != session.view.members[0]:
-        session.saving = None
         return Saving()
     optimizer.settle()
-    replica = optimizer.replica
     state = {
         "format": _FORMAT,
         "strategy": definition.word,
@@ -123,7 +123,7 @@ def save_checkpoint(
     }
     saving = Saving(Path(folder) / f"step-{optimizer.num_steps:012}.pt")
     saving.begin(mapped(state, _copy), keep)
-    session.saving = saving
+    replica.saving = saving
     return saving
 
 
@@ -168,7 +168,7 @@ def load_checkpoint(
     except ValueError as error:  # its groups are others
         message = f"{there[-1]} does not fit this optimizer ({str(error).rstrip('.')})."
         raise MismatchError(message) from None
-    session.loaded = int(state["num_steps"]), str(state["strategy"])
+    session.next_training.loaded = int(state["num_steps"]), str(state["strategy"])
     return int(state["num_steps"])
 
 
@@ -178,7 +178,8 @@ def agree_on_loaded(session: Session, training: str, strategy: AbstractDefinitio
     Raises `UsageError` if the checkpoint is another strategy's, and `MismatchError` if rank 0 has
     loaded another one.
     """
-    loaded, session.loaded = session.loaded, None
+    coming = session.next_training
+    loaded, coming.loaded = coming.loaded, None
     if session.member.is_newcomer:
         return 0
     steps, word = loaded or (0, strategy.word)

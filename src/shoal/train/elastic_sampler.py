@@ -88,7 +88,7 @@ class ElasticSampler:
         self._counts: SampleCounts | None = None
         self._turn = 0
         self._orders: dict[int, Tensor] = {}
-        session.sampler = self
+        session.next_training.sampler = self
 
     def _checked_batch(self, global_batch: int | None, batch_size: int | None) -> int:
         if batch_size is not None:

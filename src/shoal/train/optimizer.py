@@ -437,7 +437,8 @@ def _agree(
 
 def _samples(session: Session, training: str, strategy: AbstractDefinition) -> SampleCounts | None:
     """Return the batches that steps are to use, if a sampler has been made for them."""
-    sampler, session.sampler = session.sampler, None
+    coming = session.next_training
+    sampler, coming.sampler = coming.sampler, None
     if not isinstance(sampler, ElasticSampler):
         return None
     return sampler.begin(session, training, strategy)

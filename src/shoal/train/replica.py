@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.control import Member
     from shoal.groups import GeneratorConfig
     from shoal.membership import View
+    from shoal.train.checkpoints import Saving
     from shoal.train.flat_parameters import FlatParameters
     from shoal.train.sample_counts import SampleCounts
 
@@ -168,6 +169,9 @@ class Replica:
 
     samples: SampleCounts | None = None
     """The batches that this worker's steps use, if a sampler deals them out."""
+
+    saving: Saving | None = None
+    """The last checkpoint that this worker has begun to write."""
 
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""

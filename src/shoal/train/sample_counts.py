@@ -10,16 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
+from msgspec.structs import replace
 
-from shoal.decoding import decode_json
-from shoal.errors import UsageError
-from shoal.samples import Ledger, OwnBatches, Progress, length
+from shoal.decoding import decode_json, decode_msgpack
+from shoal.errors import ProtocolError, UsageError
+from shoal.samples import Change, Ledger, OwnBatches, Progress, length
 from shoal.train.told_counts import ToldCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from shoal.membership import Decision
+    from shoal.membership import Decision, Report
     from shoal.samples import Batch, Rule
     from shoal.session import Session
 
@@ -51,10 +52,12 @@ class SampleCounts:
         self._rule, self._session, self._training = rule, session, training
         self._member = session.member
         self._own: OwnBatches | None = None
+        self._first_view = 0
         self._told: ToldCounts | None = None
         with self._member.changed:
             if not self._member.is_newcomer:
                 view = self._member.view
+                self._first_view = view.epoch
                 self._own = OwnBatches(self.rank, rule, Ledger.first(view.epoch, view.members))
             self._member.keep(self)
 
@@ -148,49 +151,43 @@ class SampleCounts:
                 for rank, number in counted.items():
                     self.own.note(rank, number)
 
-    def report(self) -> dict[str, int]:
+    def report(self) -> dict[str, bytes]:
         """Return what this worker has passed, and what it knows to count; see `Bookkeeper`."""
         if self._own is None:
             return {}
-        progress = self._own.progress()
-        counted = {f"{self._counted}{rank}": n for rank, n in progress.counted.items()}
-        return {self._passed: progress.passed, **counted}
+        return {self._note: msgspec.msgpack.encode(self._own.progress())}
 
     def decided(self, decision: Decision) -> None:
         """Go on in the view that is decided; see `Bookkeeper`."""
         if self._own is None or decision.view.epoch <= self._own.view:
             return
-        said = {
-            rank: Progress(
-                each.rounds.get(self._passed, 0),
-                {
-                    int(name.removeprefix(self._counted)): number
-                    for name, number in each.rounds.items()
-                    if name.startswith(self._counted)
-                },
-                each.is_ending,
-            )
-            for rank, each in decision.reports.items()
-        }
-        self._own.go_on(decision.view.epoch, decision.view.members, said)
+        said = {rank: self._said(report) for rank, report in decision.reports.items()}
+        try:
+            self._own.go_on(decision.view.epoch, decision.view.members, said)
+        except ProtocolError as error:
+            self._member.fail(error)
+
+    def _said(self, report: Report) -> Progress:
+        """Return what a member says; one that has not begun has done nothing in the first view."""
+        note = report.notes.get(self._note)
+        if note is None:
+            return Progress(self._first_view)
+        fault = "What a worker says of its samples is not understood"
+        return replace(decode_msgpack(note, Progress, fault), is_ending=report.is_ending)
 
     @property
-    def _passed(self) -> str:
-        return f"{self._training}/passed"
-
-    @property
-    def _counted(self) -> str:
-        return f"{self._training}/counted/"
+    def _note(self) -> str:
+        return f"{self._training}/samples"
 
     def handed_on(self) -> object:
         """Return what a newcomer of the present view lacks."""
-        return msgspec.to_builtins(self.own.deal.ledger)
+        return msgspec.to_builtins((self.own.deal.ledger, self.own.last))
 
     def take_over(self, state: object) -> None:
         """Go on from what another has `handed_on`."""
         with self._member.changed:
-            ledger = msgspec.convert(state, Ledger)
-            self._own = OwnBatches(self.rank, self._rule, ledger)
+            ledger, last = msgspec.convert(state, tuple[Ledger, Change | None])
+            self._own = OwnBatches(self.rank, self._rule, ledger, last)
 
     def position(self) -> dict[str, Any]:
         """Return where a job may go on from here, with any workers."""

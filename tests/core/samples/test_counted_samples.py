@@ -41,7 +41,7 @@ class Worker:
         self.using: Batch | None = None
         """The batch of the step under way."""
         self.used: list[Batch] = []
-        self.is_ending = False
+        self.is_ending = self.is_fenced = False
         self.num_whole = 0
 
     @property
@@ -94,6 +94,19 @@ class Job:
 
     def change(self) -> None:
         """Lose some workers, take some in, and agree on the next view."""
+        is_cut_short = self.random.random() < 0.3
+        self.begin_view(is_cut_short=is_cut_short)
+        if is_cut_short:
+            for _ in range(self.random.randrange(10)):
+                self.act_somewhere()
+            self.begin_view(is_cut_short=False)
+
+    def act_somewhere(self) -> None:
+        able = [worker for worker in self.members.values() if not worker.is_fenced]
+        if able:
+            self.act(self.random.choice(able))
+
+    def begin_view(self, *, is_cut_short: bool) -> None:
         random = self.random
         lost = [rank for rank in self.members if random.random() < 0.3]
         if len(lost) == len(self.members):
@@ -101,12 +114,7 @@ class Job:
         there = [w for r, w in self.members.items() if r not in lost and w.batches is not None]
         if not there:
             return
-        said = {
-            worker.rank: Progress(
-                worker.own.progress().passed, worker.own.counted, worker.is_ending
-            )
-            for worker in there
-        }
+        said = {w.rank: w.own.progress(is_ending=w.is_ending) for w in there}
         for rank in lost:
             self.lose(self.members.pop(rank), said)
         if any(worker.is_ending or worker.own.epoch >= EPOCHS for worker in there):
@@ -115,10 +123,14 @@ class Job:
             for rank in self.new_ranks(lost):
                 self.members[rank] = Worker(rank, None)
         self.view += 1
+        # If the control plane is lost, some hear of a view and others do not, and the next follows.
+        heard = [w for w in there if not is_cut_short or random.random() < 0.5]
         for worker in there:
+            worker.is_fenced = worker not in heard
+        for worker in heard:
             worker.own.go_on(self.view, sorted(self.members), said)
-        ledgers = {repr(worker.own.deal.ledger) for worker in there}
-        assert len(ledgers) == 1, "all of them agree"
+        ledgers = {repr(worker.own.deal.ledger) for worker in heard}
+        assert len(ledgers) <= 1, "all of them agree"
 
     def new_ranks(self, lost: list[int]) -> list[int]:
         if lost and self.random.random() < 0.5:
@@ -131,8 +143,11 @@ class Job:
 
     def come_in(self, worker: Worker) -> None:
         """Give a newcomer what it lacks."""
-        donor = next(each for each in self.members.values() if each.batches is not None)
-        worker.batches = OwnBatches(worker.rank, self.rule, donor.own.deal.ledger)
+        there = [each for each in self.members.values() if each.batches is not None]
+        donor = next((each for each in there if each.own.view == self.view), None)
+        if donor is None:
+            return
+        worker.batches = OwnBatches(worker.rank, self.rule, donor.own.deal.ledger, donor.own.last)
         worker.num_whole = donor.num_whole
 
     def run(self) -> None:
@@ -143,7 +158,7 @@ class Job:
             if self.changes and steps < 2_000 and self.random.random() < 0.01:
                 self.change()
             else:
-                self.act(self.random.choice(list(self.members.values())))
+                self.act_somewhere()
         self.end()
 
     def act(self, worker: Worker) -> None:
@@ -202,8 +217,8 @@ class Sums(Job):
     def lose(self, worker: Worker, said: dict[int, Progress]) -> None:
         pass
 
-    def change(self) -> None:
-        super().change()
+    def begin_view(self, *, is_cut_short: bool) -> None:
+        super().begin_view(is_cut_short=is_cut_short)
         furthest = max(w.num_whole for w in self.members.values() if w.batches is not None)
         for worker in self.members.values():
             if worker.batches is not None and worker.num_whole < furthest:
@@ -260,10 +275,19 @@ class Means(Job):
     def lose(self, worker: Worker, said: dict[int, Progress]) -> None:
         if worker.batches is None:
             return
-        known = max(each.counted.get(worker.rank, 0) for each in said.values())
-        surely = len(worker.used) - (worker.own.num_taken - worker.own.num_counted)
-        surely -= worker.own.counted[worker.rank] - known
-        self.counted += worker.used[:surely]
+        furthest = max(each.view for each in said.values())
+        there = [each for each in said.values() if each.view == furthest]
+        # The number of its first batch in that view, which it may not have heard of, or left again.
+        first = worker.own.num_counted - worker.own.counted[worker.rank]
+        last = there[0].last
+        if worker.own.view < furthest:
+            assert last is not None
+            first += last.counted.get(worker.rank, 0)
+        elif worker.own.view > furthest:
+            assert worker.own.last is not None
+            first -= worker.own.last.counted.get(worker.rank, 0)
+        known = max(each.counted.get(worker.rank, 0) for each in there)
+        self.counted += worker.used[: first + known]
 
     def known_to(self, worker: Worker) -> list[Batch]:
         """Return what members have used, as one of them knows, which has used all its own."""
