@@ -128,11 +128,14 @@ class Deal:
         takers: tuple[int, ...],
         passed: Mapping[int, int],
         counted: Mapping[int, int],
+        pending: Mapping[int, int] = {},
     ) -> Ledger:
         """Return what all know alike when another view begins, with other `takers`.
 
         `passed` is how many slices each of those has passed that have said so: whoever has not is
-        lost, or has got nothing yet. `counted` is how many batches of each rank count.
+        lost, or has got nothing yet. `counted` is how many batches of each rank count. Of those
+        after them `pending` count if nobody is lost who says so: what is lost with their worker is
+        held under `heir_of` its rank until that is known.
         """
         if self.rule.is_even and passed:  # all of them are to be as far
             passed = dict.fromkeys(passed, max(passed.values()))
@@ -140,11 +143,16 @@ class Deal:
         back: list[Batch] = []
         until: dict[int, int] = {}
         for rank in sorted({*self.ledger.takers, *self.ledger.held}):
-            left, until[rank] = self._left(rank, counted.get(rank, 0), passed.get(rank))
+            known = counted.get(rank, 0)
+            least = known + pending.get(rank, 0)
+            left, until[rank] = self._left(rank, known, least, passed.get(rank))
             if rank in passed and rank in takers:
                 held[rank] = left
             else:
-                back += left
+                kept = pending.get(rank, 0)
+                if kept:
+                    held[rank if rank in passed else heir_of(rank)] = left[:kept]
+                back += left[kept:]
         pools, fresh = self._pools_after(until, back)
         if self.rule.drop_last:
             begun = min((self.find(each)[0] for each in until.values()), default=0)
@@ -153,7 +161,7 @@ class Deal:
                 for epoch, spans in pools.items()
                 if epoch >= begun or length(spans) >= self.slice_size
             }
-        there = [held[rank] for rank in held if held[rank]]
+        there = [held[rank][pending.get(rank, 0) :] for rank in takers if rank in held]
         if self.rule.is_even and there:
             longest = max(there, key=len)
             for rank in takers:
@@ -161,16 +169,20 @@ class Deal:
                     held[rank] = tuple(self.filler(rank, each.epoch) for each in longest)
         return Ledger(view, takers, pools, fresh, held)
 
-    def _left(self, rank: int, counted: int, passed: int | None) -> tuple[tuple[Batch, ...], int]:
+    def _left(
+        self, rank: int, counted: int, least: int, passed: int | None
+    ) -> tuple[tuple[Batch, ...], int]:
         """Return what `rank` has got that does not count, and the slices that it has passed.
 
-        None stands for those up to the last batch that counts.
+        None stands for those up to the `least` batches that it must have got.
         """
         held = self.ledger.held.get(rank, ())
         if rank not in self.ledger.takers:
             return held[counted:], 0
         start = self.passed_with(rank, max(0, counted - len(held)))
-        stop = start if passed is None else max(start, passed)
+        stop = self.passed_with(rank, max(0, least - len(held)))
+        if passed is not None:
+            stop = max(stop, passed)
         return (*held[counted:], *self.batches(rank, start, stop)), stop
 
     def _pools_after(
@@ -199,3 +211,11 @@ class Deal:
         for rank, number in done.items():
             for each in range(first, number):
                 yield self._part_of(rank, epoch, each)
+
+
+def heir_of(rank: int) -> int:
+    """Return the number under which is held what may count of a lost worker, `rank`.
+
+    Another process may be that rank by then. What is held so stays under its number.
+    """
+    return rank if rank < 0 else -1 - rank

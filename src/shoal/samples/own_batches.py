@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 import msgspec
 
 from shoal.errors import ProtocolError
-from shoal.samples.deal import Deal
+from shoal.samples.deal import Deal, heir_of
 
 if TYPE_CHECKING:
     from shoal.samples.ledger import Batch, Ledger, Rule
@@ -29,6 +29,16 @@ class Change(msgspec.Struct, frozen=True):
     takers: tuple[int, ...]
     passed: Mapping[int, int]
     counted: Mapping[int, int]
+    pending: Mapping[int, int] = {}
+
+    def key(self, rank: int) -> int:
+        """Return the number under which is held what a rank has got before the change."""
+        return rank if rank in self.passed else heir_of(rank)
+
+    def rest(self, progress: Progress) -> dict[int, int]:
+        """Return what counts by what a member said before the change, and does not by that."""
+        more = {r: number - self.counted.get(r, 0) for r, number in progress.counted.items()}
+        return {self.key(rank): number for rank, number in more.items() if number > 0}
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -54,15 +64,25 @@ class Progress(msgspec.Struct, frozen=True):
 class OwnBatches:
     """The batches of `rank`. They are numbered from 0, whatever the view."""
 
-    def __init__(self, rank: int, rule: Rule, ledger: Ledger, last: Change | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        rule: Rule,
+        ledger: Ledger,
+        last: Change | None = None,
+        known: Mapping[int, int] = {},
+    ) -> None:
         self.rank = rank
         self.last = last
         """How the present view has begun, if it is not the first."""
         self._begin(Deal(rule, ledger))
+        self._others.update(known)
         self.num_taken = 0
         """The number of batches that steps have taken."""
         self.num_counted = 0
         """The number of batches that count."""
+        self._gone: dict[int, int] = {}
+        """The last view from which on a rank was not what it had been before, by rank."""
         self._base = 0
         """The number of those that counted when the view began."""
 
@@ -159,15 +179,26 @@ class OwnBatches:
         furthest = max((each.view for each in said.values()), default=self.view)
         if self.view < furthest:
             self._catch_up(furthest, said)
-        # Whoever has missed the last view has done nothing in it.
-        there = [each for each in said.values() if each.view == furthest]
-        counted: dict[int, int] = {}
-        for each in there:
-            for rank, number in each.counted.items():
-                counted[rank] = max(number, counted.get(rank, 0))
+        # Whoever has missed the last view has done nothing in it, and knows what it knew before.
+        there = [
+            each.counted if each.view == furthest or self.last is None else self.last.rest(each)
+            for each in said.values()
+        ]
+        known = {
+            rank: [each.get(rank, 0) for each in there]
+            for rank in {rank for each in there for rank in each}
+        }
+        # A sum that only some have counts if one of them lives to hand it out. What somebody has
+        # heard of a worker that averages parameters is so.
+        agree = min if self.deal.rule.is_even else max
+        counted = {rank: agree(numbers) for rank, numbers in known.items()}
+        pending = {r: max(n) - counted[r] for r, n in known.items() if max(n) > counted[r]}
+        if not self.deal.rule.is_even:
+            pending = {}
         passed = {r: each.passed if each.view == furthest else 0 for r, each in said.items()}
         staying = tuple(r for r in members if r not in said or not said[r].is_ending)
-        self._follow(Change(self.view, view, staying or tuple(members), passed, counted))
+        takers = staying or tuple(members)
+        self._follow(Change(self.view, view, takers, passed, counted, pending))
 
     def _catch_up(self, view: int, said: Mapping[int, Progress]) -> None:
         """Go on in a view that others have heard of, and this worker has not."""
@@ -182,12 +213,36 @@ class OwnBatches:
         raise ProtocolError(message)
 
     def _follow(self, change: Change) -> None:
-        ledger = self.deal.next(change.view, change.takers, change.passed, change.counted)
+        ledger = self.deal.next(
+            change.view, change.takers, change.passed, change.counted, change.pending
+        )
+        surplus = change.rest(self.progress())
+        before = self.deal.ledger.takers
+        self._gone |= {rank: change.view for rank in before if rank not in change.passed}
         self.last = change
         self._base += change.counted.get(self.rank, 0)
-        self.num_counted = self._base
+        self.num_counted = max(self.num_counted, self._base)
         self.num_taken = max(self.num_taken, self._base)
         self._begin(Deal(self.deal.rule, ledger))
+        self._others = {r: number for r, number in surplus.items() if r != self.rank}
+
+    def note_all(self, ranks: Sequence[int], *, since: int | None = None) -> None:
+        """Take note that one more batch of each of `ranks` counts, as a sum says.
+
+        A sum that has come from another member is of an earlier view, whose epoch is `since`.
+        """
+        before = self.counted
+        for rank in ranks:
+            if rank == self.rank:
+                self.count(self.num_taken)
+            else:
+                is_gone = since is not None and self._gone.get(rank, -1) > since
+                key = heir_of(rank) if is_gone else rank
+                self.note(key, before.get(key, 0) + 1)
+
+    def heard_by_newcomer(self) -> dict[int, int]:
+        """Return what a newcomer in this view knows to count once it is as far as this worker."""
+        return {rank: number for rank, number in self.counted.items() if number}
 
     def restart(self, ledger: Ledger) -> None:
         """Begin with what another member has handed on, or a file has kept."""

@@ -326,7 +326,7 @@ class GradientBuckets:
                         return
             if self.catch_up():
                 kept.take_last()
-                self._part.forget()
+                self._part.count(self.view, is_late=True)
                 self._started, self._apart_started = [_OVER] * len(self.layout), []
                 return
             self._started, self._apart_started, self._is_broken = [], [], False

@@ -68,20 +68,18 @@ class PartOfSum:
         if is_new and self._is_new and place < _BITS * _ELEMENTS:
             self._bits[place // _BITS] = 1 << place % _BITS
 
-    def count(self, view: View) -> None:
-        """Let the batches count that are in the sum, which is all here."""
+    def count(self, view: View, *, is_late: bool = False) -> None:
+        """Let the batches count that are in the sum of `view`, which is all here.
+
+        One that `is_late` has come from another member, in a later view.
+        """
         if self._samples is None:
             return
         self._is_new = False
         bits = [round(each) for each in self._bits.tolist()]
-        self._samples.count_all(
-            [
-                rank
-                for place, rank in enumerate(view.members[: _BITS * _ELEMENTS])
-                if bits[place // _BITS] >> place % _BITS & 1
-            ]
-        )
-
-    def forget(self) -> None:
-        """Take note that the sum was of a view before, in which it has counted."""
-        self._is_new = False
+        ranks = [
+            rank
+            for place, rank in enumerate(view.members[: _BITS * _ELEMENTS])
+            if bits[place // _BITS] >> place % _BITS & 1
+        ]
+        self._samples.count_all(ranks, since=view.epoch if is_late else None)

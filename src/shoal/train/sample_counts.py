@@ -18,7 +18,7 @@ from shoal.samples import Change, Ledger, OwnBatches, Progress, length
 from shoal.train.told_counts import ToldCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from shoal.membership import Decision, Report
     from shoal.samples import Batch, Rule
@@ -127,15 +127,13 @@ class SampleCounts:
             if view is None or (self._member.view.epoch == view and not self._member.is_fenced):
                 self.own.count(number)
 
-    def count_all(self, ranks: Iterable[int]) -> None:
-        """Let one more batch of each of `ranks` count, as a sum of the present view says."""
+    def count_all(self, ranks: Sequence[int], *, since: int | None = None) -> None:
+        """Let one more batch of each of `ranks` count, as a sum of the present view says.
+
+        One that has come from another member is of an earlier view, whose epoch is `since`.
+        """
         with self._member.changed:
-            before = self.own.counted
-            for rank in ranks:
-                if rank == self.rank:
-                    self.own.count(self.own.num_taken)
-                else:
-                    self.own.note(rank, before.get(rank, 0) + 1)
+            self.own.note_all(ranks, since=since)
 
     def state(self) -> tuple[int, tuple[int, ...], int]:
         """Return the view's epoch, who has batches in it, and how many of this worker's count."""
@@ -181,13 +179,14 @@ class SampleCounts:
 
     def handed_on(self) -> object:
         """Return what a newcomer of the present view lacks."""
-        return msgspec.to_builtins((self.own.deal.ledger, self.own.last))
+        own = self.own
+        return msgspec.to_builtins((own.deal.ledger, own.last, own.heard_by_newcomer()))
 
     def take_over(self, state: object) -> None:
         """Go on from what another has `handed_on`."""
         with self._member.changed:
-            ledger, last = msgspec.convert(state, tuple[Ledger, Change | None])
-            self._own = OwnBatches(self.rank, self._rule, ledger, last)
+            kind = tuple[Ledger, Change | None, dict[int, int]]
+            self._own = OwnBatches(self.rank, self._rule, *msgspec.convert(state, kind))
 
     def position(self) -> dict[str, Any]:
         """Return where a job may go on from here, with any workers."""

@@ -144,10 +144,13 @@ class Job:
     def come_in(self, worker: Worker) -> None:
         """Give a newcomer what it lacks."""
         there = [each for each in self.members.values() if each.batches is not None]
-        donor = next((each for each in there if each.own.view == self.view), None)
-        if donor is None:
+        furthest = max(each.num_whole for each in there)
+        donors = [w for w in there if w.own.view == self.view and w.num_whole == furthest]
+        if not donors:
             return
-        worker.batches = OwnBatches(worker.rank, self.rule, donor.own.deal.ledger, donor.own.last)
+        own = (donor := donors[0]).own
+        known = own.heard_by_newcomer()
+        worker.batches = OwnBatches(worker.rank, self.rule, own.deal.ledger, own.last, known)
         worker.num_whole = donor.num_whole
 
     def run(self) -> None:
@@ -179,12 +182,18 @@ class Sums(Job):
     def __init__(self, seed: int, *, changes: bool = True) -> None:
         super().__init__(seed, is_even=True, changes=changes)
         self.sums: dict[int, dict[int, Batch]] = {}
+        self.views: dict[int, int] = {}
+        """The view of each sum."""
+        self.wanted = 0
+        """How many sums some member of the view has had before it."""
         self.in_view: dict[int, set[int]] = {}
         """The workers that have begun each sum in the present view."""
 
     def act(self, worker: Worker) -> None:
         if worker.batches is None:
             self.come_in(worker)
+        elif worker.num_whole < self.wanted:
+            self.take_over_a_sum(worker)
         elif worker.num_whole in self.in_view and worker.rank in self.in_view[worker.num_whole]:
             self.end_sum(worker)
         else:
@@ -205,26 +214,26 @@ class Sums(Job):
             return
         if number not in self.sums:
             parts = {r: w.using for r, w in self.members.items() if w.using is not None}
-            self.sums[number] = parts
-        for rank in self.sums[number]:
-            if rank == worker.rank:
-                worker.own.count(worker.own.num_taken)
-            else:
-                worker.own.note(rank, worker.own.counted.get(rank, 0) + 1)
+            self.sums[number], self.views[number] = parts, worker.own.view
+        worker.own.note_all(list(self.sums[number]))
         worker.using = None
         worker.num_whole += 1
+
+    def take_over_a_sum(self, worker: Worker) -> None:
+        """Let a worker have the last sum of the view before from a member that has it."""
+        if any(other.num_whole > worker.num_whole for other in self.members.values()):
+            since = self.views[worker.num_whole]
+            worker.own.note_all(list(self.sums[worker.num_whole]), since=since)
+            worker.using = None
+            worker.num_whole += 1
 
     def lose(self, worker: Worker, said: dict[int, Progress]) -> None:
         pass
 
     def begin_view(self, *, is_cut_short: bool) -> None:
         super().begin_view(is_cut_short=is_cut_short)
-        furthest = max(w.num_whole for w in self.members.values() if w.batches is not None)
-        for worker in self.members.values():
-            if worker.batches is not None and worker.num_whole < furthest:
-                assert worker.num_whole == furthest - 1
-                worker.num_whole, worker.using = furthest, None
-        self.sums.pop(furthest, None)  # only the dead had it
+        self.wanted = max(w.num_whole for w in self.members.values() if w.batches is not None)
+        self.sums.pop(self.wanted, None)  # only the dead had it
         self.in_view.clear()
 
     def end(self) -> None:
