@@ -45,7 +45,7 @@ class Saving:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path: Final = path
-        """Where it will be; None where another worker writes it."""
+        """The file that it will be; None where another worker writes it."""
         self._thread: threading.Thread | None = None
         self._failure: ShoalError | None = None
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.samples import Batch, Deal, Ledger, OwnBatches, Progress, Rule
+from shoal.samples import Batch, Change, Deal, Ledger, OwnBatches, Progress, Rule
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -257,6 +257,10 @@ class Means(Job):
 
     def __init__(self, seed: int, *, changes: bool = True) -> None:
         super().__init__(seed, is_even=False, changes=changes)
+        self.lost: list[Worker] = []
+        """The lost of which the living have not agreed yet what counts."""
+        self.followed: dict[int, Change] = {}
+        """How each view has given way to another, by the epoch of the one before."""
 
     def act(self, worker: Worker) -> None:
         if worker.batches is None:
@@ -282,21 +286,34 @@ class Means(Job):
             worker.own.note(other.rank, other.own.counted[other.rank])
 
     def lose(self, worker: Worker, said: dict[int, Progress]) -> None:
-        if worker.batches is None:
-            return
-        furthest = max(each.view for each in said.values())
-        there = [each for each in said.values() if each.view == furthest]
-        # The number of its first batch in that view, which it may not have heard of, or left again.
-        first = worker.own.num_counted - worker.own.counted[worker.rank]
-        last = there[0].last
-        if worker.own.view < furthest:
-            assert last is not None
-            first += last.counted.get(worker.rank, 0)
-        elif worker.own.view > furthest:
-            assert worker.own.last is not None
-            first -= worker.own.last.counted.get(worker.rank, 0)
-        known = max(each.counted.get(worker.rank, 0) for each in there)
-        self.counted += worker.used[: first + known]
+        if worker.batches is not None:
+            self.lost.append(worker)
+
+    def begin_view(self, *, is_cut_short: bool) -> None:
+        before = self.view
+        super().begin_view(is_cut_short=is_cut_short)
+        for worker in self.members.values():
+            if worker.batches is not None and (last := worker.own.last) is not None:
+                self.followed[last.since] = last
+        if (
+            not is_cut_short and self.view > before
+        ):  # else who has heard may be lost before others do
+            self.counted += [batch for worker in self.lost for batch in self.agreed(worker)]
+            self.lost.clear()
+
+    def agreed(self, worker: Worker) -> list[Batch]:
+        """Return what counts of a lost worker, by the changes that the living have followed."""
+        own = worker.own
+        view, rank = own.view, worker.rank
+        number = own.num_counted - own.counted[rank]
+        if own.last is not None and self.followed[own.last.since] != own.last:
+            view, number = own.last.since, number - own.last.counted.get(rank, 0)
+        while True:
+            change = self.followed[view]
+            number += change.counted.get(rank, 0)
+            if rank not in change.passed:
+                return worker.used[:number]
+            view = change.view
 
     def known_to(self, worker: Worker) -> list[Batch]:
         """Return what members have used, as one of them knows, which has used all its own."""
