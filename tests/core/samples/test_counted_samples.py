@@ -108,12 +108,9 @@ class Job:
 
     def begin_view(self, *, is_cut_short: bool) -> None:
         random = self.random
-        lost = [rank for rank in self.members if random.random() < 0.3]
-        if len(lost) == len(self.members):
-            lost.pop()
+        spared = random.choice([r for r, w in self.members.items() if w.batches is not None])
+        lost = [rank for rank in self.members if random.random() < 0.3 and rank != spared]
         there = [w for r, w in self.members.items() if r not in lost and w.batches is not None]
-        if not there:
-            return
         said = {w.rank: w.own.progress(is_ending=w.is_ending) for w in there}
         for rank in lost:
             self.lose(self.members.pop(rank), said)
@@ -290,16 +287,17 @@ class Means(Job):
             self.lost.append(worker)
 
     def begin_view(self, *, is_cut_short: bool) -> None:
-        before = self.view
         super().begin_view(is_cut_short=is_cut_short)
         for worker in self.members.values():
             if worker.batches is not None and (last := worker.own.last) is not None:
                 self.followed[last.since] = last
-        if (
-            not is_cut_short and self.view > before
-        ):  # else who has heard may be lost before others do
-            self.counted += [batch for worker in self.lost for batch in self.agreed(worker)]
-            self.lost.clear()
+        if not is_cut_short:  # else who has heard may be lost, too
+            self.settle()
+
+    def settle(self) -> None:
+        """Take note of what counts of the lost."""
+        self.counted += [batch for worker in self.lost for batch in self.agreed(worker)]
+        self.lost.clear()
 
     def agreed(self, worker: Worker) -> list[Batch]:
         """Return what counts of a lost worker, by the changes that the living have followed."""
@@ -328,6 +326,7 @@ class Means(Job):
         return found
 
     def end(self) -> None:
+        self.settle()
         for worker in self.members.values():
             self.counted += worker.used
         super().end()
@@ -370,8 +369,10 @@ def test_other_workers_go_on_where_one_has_saved(seed: int, kind: type[Sums | Me
             first.change()
         first.act(first.random.choice(list(first.members.values())))
     there = [w for w in first.members.values() if w.batches is not None and w.using is None]
-    if not there or first.is_loose:
+    if not there or first.is_loose or len({w.own.view for w in there}) > 1:
         return
+    if isinstance(first, Means):
+        first.settle()
     saving = there[0]
     remaining = saving.own.remaining()
     if isinstance(first, Sums):
