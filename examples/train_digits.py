@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import shoal
-from shoal.workloads import epoch_batches, evaluate, load_dataset
+from shoal.workloads import evaluate, load_dataset
 
 
 def main() -> None:
@@ -30,23 +30,20 @@ def main() -> None:
     dataset = load_dataset("digits")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    inputs, targets = dataset.train_inputs, dataset.train_targets
+    # (shoal) every worker gets its own part of the samples, whoever comes and goes
+    sampler = shoal.ElasticSampler(inputs, session, batch_size=32)
     optimizer = shoal.DistributedOptimizer(optimizer, model, sync=arguments.sync)  # (shoal)
 
-    # (shoal) a worker that joins a job which runs has others' steps behind it
-    samples = 32 * len(session.view) * optimizer.num_steps
-    for epoch in range(samples // len(dataset.train_inputs), arguments.epochs):
-        place, workers = session.view.place_of(session.rank), len(session.view)
-        shard = epoch_batches(
-            dataset, place, workers, batch_size=32, seed=0, epoch=epoch
-        )  # (shoal) every worker sees its own part of the data
-        try:
-            for inputs, targets in shard:
+    try:
+        while sampler.epoch < arguments.epochs:
+            for batch in sampler:
                 optimizer.zero_grad()
-                cross_entropy(model(inputs), targets).backward()
+                cross_entropy(model(inputs[batch]), targets[batch]).backward()
                 optimizer.step()
-        except shoal.WorkerLost as lost:  # another worker died: this one can still save its work
-            torch.save(model.state_dict(), f"checkpoint-{session.rank}.pt")
-            raise SystemExit(lost.exit_code) from lost
+    except shoal.WorkerLost as lost:  # another worker died: this one can still save its work
+        torch.save(model.state_dict(), f"checkpoint-{session.rank}.pt")
+        raise SystemExit(lost.exit_code) from lost
 
     optimizer.finish()  # (shoal) this worker makes no more steps
     optimizer.average_model()  # (shoal) the mean of all replicas is the model to keep

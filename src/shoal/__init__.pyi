@@ -33,6 +33,9 @@ from shoal.trace import SpanKind as SpanKind
 from shoal.trace import TraceHeader as TraceHeader
 from shoal.trace import TraceSink as TraceSink
 from shoal.train import DistributedOptimizer as DistributedOptimizer
+from shoal.train import ElasticSampler as ElasticSampler
+from shoal.train import load_checkpoint as load_checkpoint
+from shoal.train import save_checkpoint as save_checkpoint
 from shoal.watch import Remark as Remark
 from shoal.wire import TransportStats as TransportStats
 

@@ -64,6 +64,13 @@ def test_the_diff_runs_before_and_after(tmp_path: Path) -> None:
         run(tmp_path, USERS + shown)
 
 
+def test_the_script_with_samples_runs(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        fence("docs/samples.md", "python", "ElasticSampler").replace(", num_workers=1", ""),
+    )
+
+
 def test_the_script_for_several_machines_runs(tmp_path: Path) -> None:
     script = fence("docs/several-machines.md", "python", "shoal.init(")
     run(tmp_path, script.replace("control_port=29501", ""))

@@ -73,6 +73,10 @@ class ControlFacts:
             raise KeyError(name)
         return value
 
+    def read(self, names: Sequence[str]) -> tuple[bytes | None, ...]:
+        """Return what is under each of `names`, all at the same moment; None where nothing is."""
+        return self._read(names)
+
     def wait(self, names: list[str], timeout: timedelta) -> None:
         """Return once something is under all `names`. Raises `TimeoutError` if that comes late."""
         end = time.monotonic() + timeout.total_seconds()

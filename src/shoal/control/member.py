@@ -45,6 +45,18 @@ class Participant(Protocol):
         ...
 
 
+class Bookkeeper(Protocol):
+    """What is agreed on in every change beside how far trainings are: a ledger, say."""
+
+    def report(self) -> Mapping[str, bytes]:
+        """Return notes by names that are the same on all members; nothing changes until then."""
+        ...
+
+    def decided(self, decision: Decision) -> None:
+        """Take note of a decision with all reports, also of one that is never installed here."""
+        ...
+
+
 class Member:
     """The place of this worker among the members of a job, in `view` at first.
 
@@ -76,6 +88,7 @@ class Member:
         """What begins to prepare a view with newcomers, beside whatever is done."""
         self._deadline_s = deadline_s
         self._participants: dict[str, Participant] = {}
+        self._bookkeepers: list[Bookkeeper] = []
         self._preparation = 0
         self._proposal: Proposal | None = None
         self._decision: Decision | None = None
@@ -121,6 +134,11 @@ class Member:
         with self.changed:
             self._participants[training] = participant
 
+    def keep(self, bookkeeper: Bookkeeper) -> None:
+        """Let `bookkeeper` hear of every decision from now on, and have a say before."""
+        with self.changed:
+            self._bookkeepers.append(bookkeeper)
+
     def await_first_view(self, rank: int) -> View:
         """Return the first view that this newcomer, `rank`, is a member of.
 
@@ -153,8 +171,12 @@ class Member:
             if self.is_newcomer:
                 return None
             there = self._participants.values()
+            notes: dict[str, bytes] = {}
+            for bookkeeper in self._bookkeepers:
+                notes |= bookkeeper.report()
             return Report(
                 {name: each.report() for name, each in self._participants.items()},
+                notes,
                 is_ending=bool(there) and all(each.is_ending for each in there),
                 has_ended=any(each.has_ended for each in there),
             )
@@ -163,6 +185,8 @@ class Member:
         """Go on in the view that is decided, once nothing of the old one is under way."""
         with self.changed:
             self._decision = decision
+            for bookkeeper in self._bookkeepers:
+                bookkeeper.decided(decision)
             self._install()
 
     def begin(self, epoch: int) -> bool:

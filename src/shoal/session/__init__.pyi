@@ -3,6 +3,7 @@ from shoal.session.card_exchange import over_board as over_board
 from shoal.session.card_exchange import over_store as over_store
 from shoal.session.engine_share import open_engines as open_engines
 from shoal.session.engine_share import share_engine as share_engine
+from shoal.session.joining import default_group_is_shoal as default_group_is_shoal
 from shoal.session.leaving import leave as leave
 from shoal.session.leaving import leave_on as leave_on
 from shoal.session.numpy_communicator import NumpyCommunicator as NumpyCommunicator
@@ -11,7 +12,6 @@ from shoal.session.numpy_warm_up import load_numpy_transport as load_numpy_trans
 from shoal.session.session import DEFAULT_DEADLINE_S as DEFAULT_DEADLINE_S
 from shoal.session.session import Session as Session
 from shoal.session.session import current_session as current_session
-from shoal.session.session import default_group_is_shoal as default_group_is_shoal
 from shoal.session.session import init as init
 from shoal.session.session import shutdown as shutdown
 from shoal.session.session import start_session as start_session

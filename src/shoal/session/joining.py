@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import shoal
+from shoal.arguments import seconds, whole_number
 from shoal.carriers import default_store, stores_of_groups
 from shoal.control import (
     ControlProcess,
@@ -71,6 +72,17 @@ class Meeting:
     key: JobKey
     store: Store
     """The part of torch's store that is this session's."""
+
+
+def checked_deadline(deadline_s: float, control_port: int) -> float:
+    """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
+    whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
+    return seconds(deadline_s, "The deadline")
+
+
+def default_group_is_shoal() -> bool:
+    """Return whether `init_process_group("shoal")` made torch's default group."""
+    return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
 
 
 def join_or_find(

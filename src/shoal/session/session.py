@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
-from shoal.arguments import one_of, seconds, whole_number
+from shoal.arguments import one_of, whole_number
 from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
 from shoal.control import (
     ControlClient,
@@ -39,8 +39,11 @@ from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
 from shoal.membership import Quorum, View
 from shoal.session.endings import Endings
+from shoal.session.forked_child import let_go_of
 from shoal.session.joining import (
     Meeting,
+    checked_deadline,
+    default_group_is_shoal,
     find_control,
     find_host,
     join_or_find,
@@ -52,6 +55,7 @@ from shoal.session.joining import (
     serve_control,
 )
 from shoal.session.log_output import show_log
+from shoal.session.next_training import NextTraining
 from shoal.session.services import Services
 from shoal.session.uncaught import UncaughtReporter
 from shoal.session.ways import Ways, close_aside, open_apart
@@ -108,6 +112,8 @@ class Session:
         self._share: EngineShare | None = None
         self._transports: WeakSet[TransportCommunicator] = WeakSet()
         """One for each training, so that none meets the conversations of another."""
+        self.next_training = NextTraining()
+        """What the next training takes up."""
         self.endings = Endings()
         """How this worker's trainings end."""
         self._runs = 0
@@ -382,7 +388,7 @@ def init(
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
     be had.
     """
-    deadline_s = _checked_deadline(deadline_s, control_port)
+    deadline_s = checked_deadline(deadline_s, control_port)
     _check_none_is_open()
     is_ours = not dist.is_initialized()
     job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
@@ -431,7 +437,7 @@ def start_session(
     """
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     _check_none_is_open()
-    deadline_s = _checked_deadline(deadline_s, control_port)
+    deadline_s = checked_deadline(deadline_s, control_port)
     meeting = meet(job_key, deadline_s)
     group = None
     if shares_group or default_group_is_shoal():
@@ -538,22 +544,13 @@ def _blame_who_left(session: Session) -> None:
 def _forget_in_child() -> None:
     """Let a forked process have no session: at its end it would take its parent's apart."""
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    if _current is not None:
+        let_go_of(_current.control.endpoint)
     _current = None
     atexit.unregister(shutdown)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def default_group_is_shoal() -> bool:
-    """Return whether `init_process_group("shoal")` made torch's default group."""
-    return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
-
-
-def _checked_deadline(deadline_s: float, control_port: int) -> float:
-    """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
-    whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
-    return seconds(deadline_s, "The deadline")
 
 
 def _check_none_is_open() -> None:

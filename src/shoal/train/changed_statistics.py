@@ -53,7 +53,7 @@ class ChangedStatistics:
         for index, part in zip(members, parts, strict=True):
             self._views[index] = part.view(self.tensors[index].shape)
 
-    def contribute(self, workers: int) -> None:
+    def contribute(self, workers: float) -> None:
         """Write this worker's part of the means over `workers`, and which it has changed."""
         self._known.bring_back()
         for index, tensor in enumerate(self.tensors):

@@ -44,6 +44,9 @@ class AbstractExecutor(ABC):
     is_exact: ClassVar[bool] = False
     """Whether all members have the same parameters and optimizer state between two steps."""
 
+    counts_each_step: ClassVar[bool] = True
+    """Whether a step's batch counts when the step is over; else the executor says when."""
+
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         if not (self.goes_on or replica.member.is_fixed):
             message = (
@@ -75,10 +78,24 @@ class AbstractExecutor(ABC):
         """
         self.check()
         self._update = update
+        self.take_batch()
         try:
             self.carry_out(self.course.step(skipped=skipped))
         finally:
             self._update = _nothing
+        if self.counts_each_step:
+            self.count_batches()
+
+    def take_batch(self) -> None:
+        """Take the batch that the step uses, if a sampler deals them out."""
+        if self.replica.samples is not None:
+            self.replica.samples.take()
+
+    def count_batches(self) -> None:
+        """Let all batches count that steps have used."""
+        samples = self.replica.samples
+        if samples is not None:
+            samples.count(samples.num_taken)
 
     def check(self) -> None:
         """Raise what has failed since the last step, before anything of this one happens."""
@@ -193,6 +210,9 @@ class AbstractExecutor(ABC):
             self._has_finished = True
             self.end()
             self.has_ended = True
+            self.count_batches()  # what nobody else has yet is in the mean of all models
+            if self.replica.samples is not None:
+                self.replica.samples.close()
 
     def end(self) -> None:
         """Carry out the end of the course, and free what this executor holds."""

@@ -6,8 +6,9 @@ in: a bucket waits for the one before it, and the end of backward starts what is
 that got no gradient on some workers (unused in this step) cannot make the workers disagree. The
 transport may finish them in another order: each part of one is as urgent as its layer.
 
-A trailer on the last bucket carries, summed like a gradient: how many workers contributed, how many
-still train, and per parameter how many had a gradient for it. It is needed before any other sum can
+A trailer on the last bucket carries, summed like a gradient: how many workers contributed (weighted
+by their samples, with a sampler), how many still train, and per parameter how many had a gradient
+for it. It is needed before any other sum can
 be used, and nothing of it may get lost.
 
 Statistics in buffers are averaged as well; those of another type than the parameters go in sums of
@@ -34,6 +35,7 @@ from shoal.train.forward_order import ForwardOrder
 from shoal.train.kept_sums import KeptSums
 from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_use import ModelUse
+from shoal.train.part_of_sum import PartOfSum
 from shoal.train.tensor_places import TensorPlaces
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from shoal.comm import Communicator, Work
     from shoal.control import Member
     from shoal.train.replica import Stopwatch
+    from shoal.train.sample_counts import SampleCounts
 
 _MOST_URGENT: Final = Layers((0,), (0,), 1)
 """The layers of what everyone waits for first."""
@@ -68,7 +71,9 @@ class GradientBuckets:
         stopwatch: Stopwatch,
         bucket_bytes: int = BUCKET_BYTES,
         noting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        samples: SampleCounts | None = None,
     ) -> None:
+        self._part = PartOfSum(samples)
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         """What is in the buckets; elsewhere, an index means a place in this list."""
         if not self.parameters:
@@ -129,7 +134,7 @@ class GradientBuckets:
         self._places = TensorPlaces()
         self.place: dict[int, int] = {}
         self._memory: list[Tensor] = []
-        tail = self.statistics.num_elements + 2 + len(self.parameters)
+        tail = self.statistics.num_elements + 2 + len(self.parameters) + self._part.num_elements
         for number, bucket in enumerate(self.layout):
             length = bucket.num_elements + (tail if number == self.trailer else 0)
             memory = self._kind_of(number).new_zeros(length)
@@ -145,7 +150,9 @@ class GradientBuckets:
         self.statistics.place(rest[:num_statistics])
         self._contributors = rest[num_statistics : num_statistics + 1]
         self._training = rest[num_statistics + 1 : num_statistics + 2]
-        self._used = rest[num_statistics + 2 :]
+        num_used = num_statistics + 2 + len(self.parameters)
+        self._used = rest[num_statistics + 2 : num_used]
+        self._part.place(rest[num_used:])
 
     def reset(self) -> None:
         """Make ready for another backward pass."""
@@ -175,6 +182,7 @@ class GradientBuckets:
             if self._order.settle():
                 self._layers = self._layers_of_buckets()
             self.catch_up()
+            self._part.take()
             run_after_backward(self._finish_backward)
         if index in self.ready:
             raise UsageError(
@@ -195,7 +203,7 @@ class GradientBuckets:
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
         if self._kept is not None:
             self._kept.keep_own(index, gradient, view)
-        torch.mul(gradient, 1.0 / len(self.view), out=view)
+        self._part.weigh(gradient, view, len(self.view))
         parameter.grad = view
 
     def _start_ready(self) -> None:
@@ -258,8 +266,11 @@ class GradientBuckets:
         self._contributes, self._trains = False, trains
         with torch.no_grad():
             self.catch_up()
+            if trains:
+                self._part.take()
             self._start_rest()
             self._land_all()
+            self._part.end_step()
         return round(self._training.item())
 
     def _start_rest(self) -> None:
@@ -273,11 +284,13 @@ class GradientBuckets:
                 self.ready.add(index)
             else:
                 self.views[index].zero_()
-        if contributes:
-            self.statistics.contribute(len(self.view))
+        weight = self._part.weight(len(self.view)) if contributes else 0.0
+        if weight:
+            self.statistics.contribute(len(self.view) / weight)
         else:
             self.statistics.contribute_nothing()
-        self._contributors.fill_(1.0 if contributes else 0.0)
+        self._contributors.fill_(weight)
+        self._part.fill(self.view, is_new=trains)
         self._training.fill_(1.0 if trains else 0.0)
         self._used.zero_()
         if self.ready:
@@ -308,15 +321,17 @@ class GradientBuckets:
                 with self._member.changed:
                     if self._member.is_in(self.view):
                         self.num_whole += 1
+                        self._part.count(self.view)
                         kept.keep_sum()
                         return
             if self.catch_up():
                 kept.take_last()
+                self._part.count(self.view, is_late=True)
                 self._started, self._apart_started = [_OVER] * len(self.layout), []
                 return
             self._started, self._apart_started, self._is_broken = [], [], False
             for index in self.ready:
-                torch.mul(kept.own(index), 1.0 / len(self.view), out=self.views[index])
+                self._part.weigh(kept.own(index), self.views[index], len(self.view))
             self._start_rest()
 
     def catch_up(self) -> bool:
@@ -395,6 +410,8 @@ class GradientBuckets:
         if contributors:
             self.statistics.take(self._factor)
         self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
+        if self._kept is None:
+            self._part.count(self.view)
 
     def forget_failed_pass(self) -> None:
         """Make ready again if the last backward pass raised: nothing tells its hooks of that.
@@ -419,6 +436,7 @@ class GradientBuckets:
         self.use.check()
         is_averaged, is_local = self._is_averaged, self._is_local
         self._is_averaged = self._is_local = False
+        self._part.end_step()
         if not is_averaged:
             with unasked():  # looking needs no values
                 is_local = any(

@@ -218,6 +218,7 @@ def _state_of(
         "optimizer": replica.optimizer.state_dict(),
         "course": executor.course.handed_on(),
         "steps": replica.stopwatch.step,
+        "samples": None if replica.samples is None else replica.samples.handed_on(),
         "buffers": held(replica.model.buffers()) if buffers is None else list(buffers),
     }
 
@@ -230,6 +231,8 @@ def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -
             mine.copy_(given)
     replica.optimizer.load_state_dict(state["optimizer"])
     executor.course.take_over(state["course"])
+    if replica.samples is not None:
+        replica.samples.take_over(state["samples"])
     return int(state["steps"])
 
 
@@ -246,13 +249,13 @@ def _taken_apart(state: dict[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:
         found.append(tensor)
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    return _mapped(state, take_out), found
+    return mapped(state, take_out), found
 
 
 def _put_together(skeleton: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
     """Return the state that has been taken apart."""
     rest = iter(tensors)
-    state: dict[str, Any] = _mapped(skeleton, lambda _: next(rest).clone())
+    state: dict[str, Any] = mapped(skeleton, lambda _: next(rest).clone())
     return state
 
 
@@ -295,14 +298,14 @@ def _memory_for(
     return memory, found
 
 
-def _mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
     """Return `value` with every tensor in it replaced, in a fixed order."""
     if isinstance(value, torch.Tensor):
         return act(value)
     if isinstance(value, dict):
-        return {key: _mapped(each, act) for key, each in value.items()}
+        return {key: mapped(each, act) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([_mapped(each, act) for each in value])
+        return type(value)([mapped(each, act) for each in value])
     return value
 
 

@@ -70,6 +70,8 @@ class MeansExecutor(AbstractExecutor):
         self._early: EarlyMeans | None = None
         self._groups: GroupRequests | None = None
         self._came_later = replica.member.is_newcomer
+        self._awaited_batches = (0, -1)
+        """The batches taken before the mean under way began, and the epoch of its view."""
         if definition.average_state:
             self._state = AveragedState(replica.optimizer)
         if definition.is_delayed and (len(self.view) > 1 or not replica.member.is_fixed):
@@ -84,6 +86,8 @@ class MeansExecutor(AbstractExecutor):
                     replica.flat.before_access = self.settle
         if definition.scale_adam:
             check_scalable(replica.optimizer)
+
+    counts_each_step = False
 
     def do(self, act: Act) -> object:
         """Carry out one act in the training thread; before any, newcomers get what they lack."""
@@ -101,7 +105,8 @@ class MeansExecutor(AbstractExecutor):
                 return self._await(act)
             case Begin():
                 assert self._delayed is not None
-                self._delayed.begin(partial(self._carry_out_beside, act.acts))
+                taken = self._num_taken()
+                self._delayed.begin(partial(self._carry_out_beside, act.acts, taken))
             case TakeIn():
                 if self._delayed is not None:
                     self._delayed.take_in(wait=act.wait)
@@ -122,8 +127,7 @@ class MeansExecutor(AbstractExecutor):
 
     def update(self) -> None:
         """Apply the local update, after the last mean of all parameters is there."""
-        if self._awaited is not None:
-            self._awaited.settle()  # what neither forward nor backward came to
+        self._settle_awaited()  # what neither forward nor backward came to
         if self._early is not None:
             self._early.update(super().update)
         elif self._definition.scale_adam:
@@ -150,10 +154,13 @@ class MeansExecutor(AbstractExecutor):
 
     def _average_model(self, mean: Mean) -> None:
         self._count(mean)
+        taken, epoch = self._num_taken(), self.view.epoch
         if len(mean.members) < 2:
+            self._count_batches(taken, epoch, mean)
             return
         if self._awaited is not None:
-            self._awaited.settle()
+            self._settle_awaited()
+            self._awaited_batches = taken, epoch
             if self._early is not None:
                 self._early.begin(mean)
             else:
@@ -166,6 +173,27 @@ class MeansExecutor(AbstractExecutor):
         self._means.take_in_all()
         if self._state is not None:
             self._state.scatter()
+        self._count_batches(taken, epoch, mean)
+
+    def _num_taken(self) -> int:
+        """Return how many of a sampler's batches steps have used."""
+        return 0 if self.replica.samples is None else self.replica.samples.num_taken
+
+    def _count_batches(self, taken: int, epoch: int, mean: Mean) -> None:
+        """Let the batches count that were used before a mean: others have what they changed.
+
+        Not if the view has ended before the mean, and not for whoever was alone in it.
+        """
+        if self.replica.samples is not None and (len(mean.members) > 1 or len(self.view) == 1):
+            self.replica.samples.count(taken, epoch)
+
+    def _settle_awaited(self) -> None:
+        """Wait for all pieces of a mean that are still awaited, and let its batches count."""
+        if self._awaited is None:
+            return
+        self._awaited.settle()
+        if self.replica.samples is not None:
+            self.replica.samples.count(*self._awaited_batches)
 
     def _take_in_piece(self, number: int) -> None:
         """Take in one piece; one that the view's end has cut off stays this worker's own."""
@@ -173,7 +201,12 @@ class MeansExecutor(AbstractExecutor):
             self._means.take_in([number])
 
     def _carry_out_beside(
-        self, acts: Acts, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
+        self,
+        acts: Acts,
+        taken: int,
+        flats: Sequence[Tensor],
+        stopwatch: Stopwatch,
+        wire: str | None,
     ) -> None:
         """Carry out `acts` on copies of the model, in the thread that averages them."""
 
@@ -181,7 +214,9 @@ class MeansExecutor(AbstractExecutor):
             if isinstance(act, AskGroup):
                 return self._ask(act, stopwatch)
             assert isinstance(act, Mean)
+            epoch = self.view.epoch
             self._average_copies(act, flats, stopwatch, wire)
+            self._count_batches(taken, epoch, act)
             return None
 
         self.carry_out(acts, do)
@@ -243,8 +278,7 @@ class MeansExecutor(AbstractExecutor):
         """Wait for the average under way, if there is one, and take it in."""
         if self._delayed is not None:
             self._delayed.take_in(wait=True)
-        if self._awaited is not None:
-            self._awaited.settle()
+        self._settle_awaited()
         if self._early is not None:
             self._early.check_unused()
 

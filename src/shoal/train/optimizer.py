@@ -19,7 +19,9 @@ from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_opt
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.bare_steps import BareSteps
+from shoal.train.checkpoints import agree_on_loaded
 from shoal.train.consensus import average_model
+from shoal.train.elastic_sampler import ElasticSampler
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.handing_on import take_over
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     )
     from shoal.trace import TraceSink
     from shoal.train.executor import AbstractExecutor
+    from shoal.train.sample_counts import SampleCounts
     from shoal.wire import TransportStats
 
 
@@ -130,6 +133,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         transport = transport or session.usual_transport
         check_strategy(strategy, len(session.view), loss_bound, wire)
         name = session.next_run_name()
+        samples = _samples(session, name, strategy)
         self._inner = optimizer
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
         self._definition = strategy
@@ -137,19 +141,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.stopwatch = Stopwatch(session.rank, trace)
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
-            session.agree(
-                name,
-                strategy=strategy.word,
-                options={
-                    **strategy.options(),
-                    "transport": transport,
-                    "loss_bound": float(loss_bound),
-                    "holes": holes,
-                    "wire": wire,
-                    "seed": seed,
-                },
-                model=fingerprint_model(model, optimizer),
-            )
+            given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}
+            given |= {"holes": holes, "wire": wire, "seed": seed}
+            _agree(session, name, strategy, given, fingerprint_model(model, optimizer), samples)
+            loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
             is_newcomer = session.member.is_newcomer
             self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
@@ -169,10 +164,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 noting=self._endings.noting,
                 stepping=self._bare_steps.expected,
                 wire=wire,
+                samples=samples,
             )
             self._synchronizer = make_executor(strategy, self.replica)
             session.member.enter(name, self._synchronizer)
-            self._num_steps = _join(session, self.replica, self._synchronizer) if is_newcomer else 0
+            self.stopwatch.step = self._num_steps = (
+                _join(session, self.replica, self._synchronizer) if is_newcomer else loaded
+            )
+            if samples is not None:
+                samples.start()
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )
@@ -276,6 +276,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._remark_log.look()
         if self._endings.is_leaving:
             self._synchronizer.settle()
+            if self.replica.samples is not None:
+                self.replica.samples.say_goodbye()
             leave()
         return loss
 
@@ -414,6 +416,32 @@ def _strategy(
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)
     return strategy
+
+
+def _agree(
+    session: Session,
+    training: str,
+    strategy: AbstractDefinition,
+    given: Mapping[str, object],
+    model: list[str],
+    samples: SampleCounts | None,
+) -> None:
+    """Return if all workers bring the same plans; collective. Raises `MismatchError`."""
+    options = {**strategy.options(), **given}
+    if samples is not None:
+        options |= samples.options
+    session.agree(training, strategy=strategy.word, options=options, model=model)
+    if samples is not None:
+        samples.begin()
+
+
+def _samples(session: Session, training: str, strategy: AbstractDefinition) -> SampleCounts | None:
+    """Return the batches that steps are to use, if a sampler has been made for them."""
+    coming = session.next_training
+    sampler, coming.sampler = coming.sampler, None
+    if not isinstance(sampler, ElasticSampler):
+        return None
+    return sampler.begin(session, training, strategy)
 
 
 def _join(session: Session, replica: Replica, executor: AbstractExecutor) -> int:

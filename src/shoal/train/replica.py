@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from shoal.control import Member
     from shoal.groups import GeneratorConfig
     from shoal.membership import View
+    from shoal.train.checkpoints import Saving
     from shoal.train.flat_parameters import FlatParameters
+    from shoal.train.sample_counts import SampleCounts
 
 
 class Stopwatch:
@@ -164,6 +166,12 @@ class Replica:
 
     wire: str | None = None
     """What a strategy that can round (`can_round`) sends floats as; None: as they are."""
+
+    samples: SampleCounts | None = None
+    """The batches that this worker's steps use, if a sampler deals them out."""
+
+    saving: Saving | None = None
+    """The last checkpoint that this worker has begun to write."""
 
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""

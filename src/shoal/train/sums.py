@@ -60,6 +60,7 @@ class SumsExecutor(AbstractExecutor):
             replica.stopwatch,
             definition.bucket_bytes,
             replica.noting,
+            replica.samples,
         )
         self.use = self._buckets.use
         self._layerwise: LayerwiseUpdates | None = None
@@ -74,6 +75,7 @@ class SumsExecutor(AbstractExecutor):
         self._buckets.at_border = partial(self._donor.hand_on, self, self._at_border)
 
     is_exact = True
+    counts_each_step = False
 
     own_acts = (*AbstractExecutor.own_acts, SumGradients, Adopt)
 
@@ -112,6 +114,9 @@ class SumsExecutor(AbstractExecutor):
         furthest = [rank for rank in sorted(rounds) if rounds[rank] == view.from_step]
         donor = furthest[0] if len(furthest) < len(rounds) else None
         self._buckets.go_on(view.from_step, donor)
+
+    def take_batch(self) -> None:
+        """Leave it to the backward pass, whose gradients weigh as much as their batch."""
 
     def check(self) -> None:
         """Leave it to the end of the step's backward pass, which looks at more."""

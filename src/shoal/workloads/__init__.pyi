@@ -27,3 +27,4 @@ from shoal.workloads.recipes import make_optimizer as make_optimizer
 from shoal.workloads.recipes import make_optimizer_of as make_optimizer_of
 from shoal.workloads.sample_shard import batches as batches
 from shoal.workloads.sample_shard import epoch_batches as epoch_batches
+from shoal.workloads.sample_shard import epoch_order as epoch_order

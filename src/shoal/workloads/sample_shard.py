@@ -38,10 +38,14 @@ def shard_indices(
     if world_size > sample_count:
         message = f"{world_size} workers cannot share {sample_count} samples: use fewer."
         raise UsageError(message)
-    generator = torch.Generator().manual_seed((seed * _EPOCH_STRIDE + epoch) % 2**63)
-    order = torch.randperm(sample_count, generator=generator)
-    shard = order[rank::world_size]
+    shard = epoch_order(sample_count, seed, epoch)[rank::world_size]
     return shard[: sample_count // world_size] if even else shard
+
+
+def epoch_order(sample_count: int, seed: int, epoch: int) -> Tensor:
+    """Return all samples (int64) in the order of an epoch."""
+    generator = torch.Generator().manual_seed((seed * _EPOCH_STRIDE + epoch) % 2**63)
+    return torch.randperm(sample_count, generator=generator)
 
 
 def batches(

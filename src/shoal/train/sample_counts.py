@@ -1,0 +1,216 @@
+"""The batches of this worker among those of the others, in a job whose members may change.
+
+Joins `samples`, which decides, to the membership: what was passed and what counts is said before a
+view changes, and what all have said is heard when it has. Knows no data set and no loader.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from msgspec.structs import replace
+
+from shoal.decoding import decode_json, decode_msgpack
+from shoal.errors import ProtocolError, UsageError
+from shoal.samples import Change, Ledger, OwnBatches, Progress, length
+from shoal.train.told_counts import ToldCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shoal.membership import Decision, Report
+    from shoal.samples import Batch, Rule
+    from shoal.session import Session
+
+_NO_BATCH: Final = (
+    "This step has no batch of the ElasticSampler, of which each step() uses one: take one before,"
+    " and split that for several backward passes."
+)
+
+
+@final
+class SampleCounts:
+    """What `rank` takes, and what counts, of the samples that `rule` deals out in a training.
+
+    `options` are what all workers have given alike, and `position` is where this one would begin. A
+    newcomer has nothing to take until it takes over what another has `handed_on`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        training: str,
+        rule: Rule,
+        options: Mapping[str, object],
+        position: Mapping[str, Any] | None,
+    ) -> None:
+        self.rank: Final = session.rank
+        self.options: Final = options
+        self._position = position
+        self._rule, self._session, self._training = rule, session, training
+        self._member = session.member
+        self._own: OwnBatches | None = None
+        self._first_view = 0
+        self._told: ToldCounts | None = None
+        with self._member.changed:
+            if not self._member.is_newcomer:
+                view = self._member.view
+                self._first_view = view.epoch
+                self._own = OwnBatches(self.rank, rule, Ledger.first(view.epoch, view.members))
+            self._member.keep(self)
+
+    @property
+    def own(self) -> OwnBatches:
+        """This worker's batches. Raises `UsageError` before it is a member."""
+        if self._own is None:
+            raise UsageError("This worker has no samples before it has joined the job.")
+        return self._own
+
+    def begin(self) -> None:
+        """Begin where rank 0 does; collective, but for newcomers."""
+        if self._own is None:
+            return
+        facts, name = self._session.facts, f"{self._training}/position"
+        if self.rank == 0:
+            facts.set(name, msgspec.json.encode(self._position))
+        facts.wait([name], timedelta(seconds=self._session.deadline_s))
+        fault = "What rank 0 says of where samples begin is not understood"
+        begun = decode_json(facts.get(name), dict[str, Any] | None, fault)  # type: ignore[arg-type]
+        with self._member.changed:
+            if begun is not None:
+                ledger = self._own.deal.ledger
+                self._own.restart(ledger_of(begun, ledger.view, ledger.takers))
+
+    def start(self) -> None:
+        """Tell the others what counts here, and hear it from them, where no sum says it."""
+        if self._rule.is_even or self._session.world_size == 1:
+            return
+        self._told = ToldCounts(self, self._session.facts, self._training)
+        self._told.start()
+
+    def next_batch(self, number: int, last_epoch: int) -> Batch | None:
+        """Return a batch of this worker; None if it is of an epoch after the last.
+
+        Waits while the view changes: what is got then is of the next.
+        """
+        with self._member.changed:
+            self._member.settled_view()
+            return self.own.get(number, last_epoch)
+
+    @property
+    def num_taken(self) -> int:
+        """The number of batches that steps have taken."""
+        with self._member.changed:
+            return self.own.num_taken
+
+    def take(self) -> Batch:
+        """Return the batch that the present step uses. Raises `UsageError` if there is none."""
+        with self._member.changed:
+            batch = self.own.take()
+        if batch is None:
+            raise UsageError(_NO_BATCH)
+        return batch
+
+    def size(self, batch: Batch) -> int:
+        """Return how many samples of a batch are to be trained on."""
+        return length(batch.spans) if batch.counts else 0
+
+    def weight(self, size: int, num_members: int) -> float:
+        """Return what the mean gradient of `size` samples weighs in the sum of so many members."""
+        return size * (num_members if self._rule.is_global else 1) / self._rule.batch_size
+
+    def count(self, number: int, view: int | None = None) -> None:
+        """Let the batches before `number` count; if a view is given, only while that lasts."""
+        with self._member.changed:
+            if view is None or (self._member.view.epoch == view and not self._member.is_fenced):
+                self.own.count(number)
+
+    def count_all(self, ranks: Sequence[int], *, since: int | None = None) -> None:
+        """Let one more batch of each of `ranks` count, as a sum of the present view says.
+
+        One that has come from another member is of an earlier view, whose epoch is `since`.
+        """
+        with self._member.changed:
+            self.own.note_all(ranks, since=since)
+
+    def state(self) -> tuple[int, tuple[int, ...], int]:
+        """Return the view's epoch, who has batches in it, and how many of this worker's count."""
+        with self._member.changed:
+            own = self.own
+            ranks = {*own.deal.ledger.takers, *own.deal.ledger.held}
+            return own.view, tuple(sorted(ranks)), own.counted[self.rank]
+
+    def hear(self, view: int, counted: Mapping[int, int]) -> None:
+        """Take note of how many batches of others count in a view."""
+        with self._member.changed:
+            if self.own.view == view and not self._member.is_fenced:
+                for rank, number in counted.items():
+                    self.own.note(rank, number)
+
+    def report(self) -> dict[str, bytes]:
+        """Return what this worker has passed, and what it knows to count; see `Bookkeeper`."""
+        if self._own is None:
+            return {}
+        return {self._note: msgspec.msgpack.encode(self._own.progress())}
+
+    def decided(self, decision: Decision) -> None:
+        """Go on in the view that is decided; see `Bookkeeper`."""
+        if self._own is None or decision.view.epoch <= self._own.view:
+            return
+        said = {rank: self._said(report) for rank, report in decision.reports.items()}
+        try:
+            self._own.go_on(decision.view.epoch, decision.view.members, said)
+        except ProtocolError as error:
+            self._member.fail(error)
+
+    def _said(self, report: Report) -> Progress:
+        """Return what a member says; one that has not begun has done nothing in the first view."""
+        note = report.notes.get(self._note)
+        if note is None:
+            return Progress(self._first_view)
+        fault = "What a worker says of its samples is not understood"
+        return replace(decode_msgpack(note, Progress, fault), is_ending=report.is_ending)
+
+    @property
+    def _note(self) -> str:
+        return f"{self._training}/samples"
+
+    def handed_on(self) -> object:
+        """Return what a newcomer of the present view lacks."""
+        own = self.own
+        return msgspec.to_builtins((own.deal.ledger, own.last, own.heard_by_newcomer()))
+
+    def take_over(self, state: object) -> None:
+        """Go on from what another has `handed_on`."""
+        with self._member.changed:
+            kind = tuple[Ledger, Change | None, dict[int, int]]
+            self._own = OwnBatches(self.rank, self._rule, *msgspec.convert(state, kind))
+
+    def position(self) -> dict[str, Any]:
+        """Return where a job may go on from here, with any workers."""
+        with self._member.changed:
+            return position_of(self.own.remaining())
+
+    def say_goodbye(self) -> None:
+        """Have all heard what counts here before this worker leaves."""
+        if self._told is not None:
+            self._told.say_goodbye()
+
+    def close(self) -> None:
+        """Tell no more, after a last time."""
+        if self._told is not None:
+            self._told.close()
+
+
+def position_of(ledger: Ledger) -> dict[str, Any]:
+    """Return the part of a ledger that does not hang on who takes part, as plain values."""
+    pools = [[epoch, [list(span) for span in spans]] for epoch, spans in ledger.pools.items()]
+    return {"pools": pools, "fresh": ledger.fresh}
+
+
+def ledger_of(position: Mapping[str, Any], view: int, takers: tuple[int, ...]) -> Ledger:
+    """Return the ledger of a view that begins at a position; see `position_of`."""
+    pools = {epoch: tuple(map(tuple, spans)) for epoch, spans in position["pools"]}
+    return Ledger(view, takers, pools, position["fresh"])
