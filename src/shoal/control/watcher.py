@@ -249,8 +249,9 @@ class Watcher:
         for posted in self._unanswered:
             posted.answer(confirmed=False)
         self._wake_in.close(0)
-        self._drop_reserve()
-        self._line.connection.close(_LINGER_S)
+        for line in (self._reserve, self._line):
+            if line is not None:
+                line.connection.close(_LINGER_S)
         self._context.term()
 
     def _watch(self) -> None:
