@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections import Counter
+from pathlib import Path
 
 import pytest
-from trees import FILES, by_folder, name_of, nodes_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from trees import FILES, ROOT, by_folder, name_of, nodes_of
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
@@ -35,6 +33,12 @@ def test_files_open_with_their_rules_and_stay_small(files: list[Path]) -> None:
                 assert node.end_lineno is not None
                 is_small = node.end_lineno - node.lineno < MAX_FUNCTION_LINES
                 assert is_small, f"{name_of(path)}: {node.name}"
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest takes two of one name in different folders for one module, and collects neither."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_module_docstrings_are_not_copies() -> None:

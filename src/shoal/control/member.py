@@ -176,9 +176,9 @@ class Member:
                 notes |= bookkeeper.report()
             return Report(
                 {name: each.report() for name, each in self._participants.items()},
-                notes,
                 is_ending=bool(there) and all(each.is_ending for each in there),
                 has_ended=any(each.has_ended for each in there),
+                notes=notes,
             )
 
     def decide(self, decision: Decision) -> None:

@@ -56,14 +56,14 @@ class Report(msgspec.Struct, frozen=True):
     rounds: Mapping[str, int] = {}
     """The round of a schedule, or the sum, that it would make next, by the name of the training."""
 
-    notes: Mapping[str, bytes] = {}
-    """What else all have to know of each other, by names that are the same on all members."""
-
     is_ending: bool = False
     """Whether it makes no more steps of its own."""
 
     has_ended: bool = False
     """Whether it knows that nobody trains any more."""
+
+    notes: Mapping[str, bytes] = {}
+    """What else all have to know of each other, by names that are the same on all members."""
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -65,9 +65,12 @@ class LaunchedWorker:
 
     def ask_to_end(self, number: int) -> None:
         """Send a signal to the process alone: what helps it is needed until it has ended."""
-        if self._process.returncode is None:
-            self._process.send_signal(number)
-            self._process.send_signal(signal.SIGCONT)  # one that is stopped hears nothing else
+        if self._process.returncode is not None:
+            return
+        # Not by `send_signal`, which reaps one that has ended, and what it has started would stay.
+        for each in (number, signal.SIGCONT):  # one that is stopped hears nothing else
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, each)
 
     def kill(self) -> None:
         """Kill it and all that it has started, and do not wait."""
