@@ -234,7 +234,7 @@ class Session:
 
         `holes` says what a lost part of a sum counts as, `wire` what its floats are sent as.
         Over "shoal" a new one each time, the same on every worker. Collective the first time that
-        it is asked for. Raises `UsageError` for names that do not exist or a bound that is none.
+        it is asked for. Raises `UsageError` for unknown names or an impossible bound.
         """
         policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":

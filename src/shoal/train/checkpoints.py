@@ -142,7 +142,7 @@ def load_checkpoint(
     To be called by every worker after `init`, before its DistributedOptimizer is made, which goes
     on counting from there. A newcomer to a job that runs loads nothing: it gets what the others
     have. Raises `MismatchError` for one of another model, and for workers that found different
-    ones, `DataError` for a file that is none.
+    ones, `DataError` for a file of another kind.
     """
     session = current_session()
     there = _there(Path(folder))

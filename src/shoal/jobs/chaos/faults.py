@@ -178,7 +178,7 @@ def draw(seed: int, count: int, only: frozenset[str] = frozenset()) -> list[Case
     """Return `count` cases: all kinds in an order by chance, then all again with other numbers.
 
     `only` are words: of each family of words (strategies, roles, phases, faults) of which it has
-    some, no others are drawn. Raises `UsageError` for a word that is none, or if nothing is left.
+    some, no others are drawn. Raises `UsageError` for an unknown word, or if nothing is left.
     """
     if unknown := only - WORDS:
         message = f"There is no {', '.join(sorted(unknown))}; words are {', '.join(sorted(WORDS))}."
