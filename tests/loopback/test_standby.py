@@ -124,6 +124,10 @@ def test_it_serves_nobody_until_then_and_ends_with_its_followers() -> None:
     assert standby.handle(watch(1), Unfollow(1), 0) == [(watch(1), Done())]
     assert standby.is_deserted
     assert standby.disconnected(watch(1), 0) == []
+    standby.handle(watch(2), Follow(2, Position(View.first(3))), 0)
+    assert not standby.is_deserted
+    standby.tick(TIMEOUT_NS + 1)
+    assert standby.is_deserted, "whose end nobody saw is silent"
     assert standby.shut_down(None, "it ends") == []
     assert not standby.is_fixed
 

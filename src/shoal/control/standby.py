@@ -58,6 +58,7 @@ class Standby(MessageHandler):
         self._moved: dict[bytes, int] = {}
         """The times since which those wait that have come over, by their connections."""
         self._successor: ControlHandler | None = None
+        self._now_ns = 0
 
     @property
     def is_fixed(self) -> bool:
@@ -66,8 +67,8 @@ class Standby(MessageHandler):
 
     @property
     def is_deserted(self) -> bool:
-        """Whether nobody follows any more."""
-        return not self._liveness.alive()
+        """Whether nobody follows any more that has been heard lately."""
+        return not self._liveness.heard(self._now_ns)
 
     def next(self) -> MessageHandler:
         """Return the handler of what comes from now on."""
@@ -75,6 +76,7 @@ class Standby(MessageHandler):
 
     def tick(self, now_ns: int) -> list[Answer]:
         """Take over if enough have come; tell those that others may go on without them."""
+        self._now_ns = now_ns
         answers = self._ascend(now_ns)
         if answers:
             return answers

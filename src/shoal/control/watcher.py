@@ -390,7 +390,7 @@ class Watcher:
                 self._unanswered.popleft().answer(confirmed=isinstance(reply, Done))
             case StandBy():
                 self._listener.on_stand_by(reply)
-            case Successor(endpoint):
+            case Successor(endpoint) if not self._has_said_goodbye:
                 self._follow(endpoint)
             case Succeeded():
                 self._on_succession()
