@@ -99,15 +99,17 @@ class Questions:
             if self._failure is not None:
                 raise self._failure
             try:
-                return self._answer(message, kind, late, self._deadline_s, self._check_both)
+                return self._answer(message, kind, late, self._deadline_s, is_look=False)
             except (DeadlineExceeded, WorkerLost) as error:
                 self._failure = self._as_watched(error)
+                if self._failure is error:
+                    raise
                 raise self._failure from error
 
     def look(self, message: Request, kind: type[R], late: str, deadline_s: float) -> R:
         """Return the answer to what may be asked after an error, too; pass over late answers."""
         with self._turn():
-            return self._answer(message, kind, late, deadline_s, self._check_place)
+            return self._answer(message, kind, late, deadline_s, is_look=True)
 
     def catch_up(self) -> bool:
         """Tell a successor what the one before knew, unless a question has done so.
@@ -129,14 +131,9 @@ class Questions:
             self._asking.release()
 
     def _answer(
-        self,
-        message: Request,
-        kind: type[R],
-        late: str,
-        deadline_s: float,
-        check: Callable[[], None],
+        self, message: Request, kind: type[R], late: str, deadline_s: float, *, is_look: bool
     ) -> R:
-        is_look = check == self._check_place
+        check = self._check_place if is_look else self._check_both
         while True:
             try:
                 self._follow()
