@@ -193,3 +193,7 @@ class FactStore(Protocol):
     def are_published(self, facts: Sequence[str]) -> list[bool]:
         """Return which of `facts` are published, all at the same moment."""
         ...
+
+    def read(self, names: Sequence[str]) -> tuple[bytes | None, ...]:
+        """Return what is under each of `names`, all at the same moment; None where nothing is."""
+        ...

@@ -71,7 +71,11 @@ class Training:
         inner = torch.optim.Adam(self.model.parameters(), lr=0.01)
         word, *overlap = sync.split(", ")
         self.optimizer = shoal.DistributedOptimizer(
-            inner, self.model, sync=word, overlap=overlap[0] if overlap else None
+            inner,
+            self.model,
+            sync=word,
+            overlap=overlap[0] if overlap else None,
+            check_every=0,  # a newcomer is to find by itself that models differ
         )
         self.generator = torch.Generator().manual_seed(session.rank)
         self.first = self.optimizer.num_steps

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Never
 
 import torch
 
+from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, in_profile
 from shoal.errors import UsageError
 from shoal.session import current_session, leave
-from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_options
+from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
+from shoal.train.alike_check import AlikeCheck
 from shoal.train.bare_steps import BareSteps
 from shoal.train.checkpoints import agree_on_loaded
 from shoal.train.consensus import average_model
@@ -89,7 +91,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     when the next average is due. `state_dict()` waits for it: save the model after the optimizer.
 
     `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
-    takes what the worker does.
+    takes what the worker does. Under "all-reduce", which keeps all replicas alike, their parameters
+    are compared after every `check_every` steps; 0: never. `step()` raises `MismatchError` at the
+    next such step if they differ by more than rounding, and names the ranks. In a job that goes on
+    without lost workers those that have other parameters than most raise `WorkerLost` instead.
 
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
@@ -122,6 +127,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         overlap: GradientOverlap | AveragingOverlap | ServerOverlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
+        check_every: int = 100,
         **unknown: Never,
     ) -> None:
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
@@ -129,6 +135,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if isinstance(optimizer, DistributedOptimizer):
             raise UsageError("This is a DistributedOptimizer already; wrap the one within it.")
         check_can_be_wrapped(optimizer, model)
+        check_every = whole_number(check_every, "check_every, 0 for never,", low=0)
         session = current_session()
         transport = transport or session.usual_transport
         check_strategy(strategy, len(session.view), loss_bound, wire)
@@ -142,7 +149,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
             given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}
-            given |= {"holes": holes, "wire": wire, "seed": seed}
+            given |= {"holes": holes, "wire": wire, "seed": seed, "check_every": check_every}
             _agree(session, name, strategy, given, fingerprint_model(model, optimizer), samples)
             loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
@@ -179,6 +186,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._remark_log = RemarkLog(name, self.remarks)
+        is_compared = strategy.family is Family.SUMS
+        self._alike_check = AlikeCheck(
+            self.replica, check_every if is_compared else 0, session.control.report_failure
+        )
         self._num_averages = 0
         what = name, strategy.word, transport, strategy.options(), self.flat.num_parameters
         _log.info("%s: sync=%r over %s, options %s, %d parameters", *what)
@@ -273,6 +284,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._training.is_averaged = False
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
+        with self._endings.noting():
+            self._alike_check.look(self._num_steps)
         self._remark_log.look()
         if self._endings.is_leaving:
             self._synchronizer.settle()
@@ -339,7 +352,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             with suppress(UsageError):  # cast since its last step: the others have that without it
                 self.flat.take_back()
         with self._endings.noting():
+            self._alike_check.publish(self._num_steps)
             self._synchronizer.finish()
+            self._alike_check.end()
         self._bare_steps.end()
         self._training.has_finished = True
         if self._definition.averaged is Averaged.GRADIENTS:  # all have the last update's weights
