@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
     from shoal.control import Member
+    from shoal.train.kept_sums import KeptSums
 
 DEADLINE_S = 20.0
 STEPS = 24
@@ -59,9 +60,9 @@ def hold_back_a_sum(rank: int, member: Member, times: int) -> None:
     await_all = GradientBuckets._await_all
     passes = 0
 
-    def interrupted(buckets: GradientBuckets) -> None:
+    def interrupted(buckets: GradientBuckets, kept: KeptSums) -> None:
         nonlocal passes
-        await_all(buckets)
+        await_all(buckets, kept)
         passes += 1
         if rank in (1, 3) and passes == times:
             end = time.monotonic() + DEADLINE_S

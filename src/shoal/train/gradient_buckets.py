@@ -317,7 +317,7 @@ class GradientBuckets:
         while True:
             with suppress(ViewChanging):
                 with self._member.acting_in(self.view):
-                    self._await_all()
+                    self._await_all(kept)
                 with self._member.changed:
                     if self._member.is_in(self.view):
                         self.num_whole += 1
@@ -362,11 +362,13 @@ class GradientBuckets:
             self.at_border()
             return False
 
-    def _await_all(self) -> None:
+    def _await_all(self, kept: KeptSums) -> None:
+        """Wait for all sums of this pass; keep each as it comes."""
         if self._is_broken:
             raise ViewChanging("The sums were not all begun in one view.")
-        for work in (*self._started, *self._apart_started):
+        for number, work in enumerate((*self._started, *self._apart_started)):
             work.wait()
+            kept.keep_part(number)
 
     def _exchange(self) -> AbstractContextManager[None]:
         members = self.view.members

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 
 class KeptSums:
-    """One worker's gradients of the sum under way, and `memory` as it was after the last sum."""
+    """One worker's gradients of the sum under way, and `memory` as it was after the last sum.
+
+    Each part of a sum is copied as soon as it is there, while others are awaited. Until all are,
+    somebody may lack the sum before.
+    """
 
     def __init__(self, memory: Sequence[Tensor]) -> None:
         self._memory = memory
         self._last = [each.clone() for each in memory]
+        self._coming = [each.clone() for each in memory]
         self._own: dict[int, Tensor] = {}
 
     def keep_own(self, index: int, gradient: Tensor, place: Tensor) -> None:
@@ -34,10 +39,13 @@ class KeptSums:
         """Return the gradient of parameter `index` as it was here."""
         return self._own[index]
 
+    def keep_part(self, number: int) -> None:
+        """Keep what is in one part of the memory: its sum is there."""
+        self._coming[number].copy_(self._memory[number])
+
     def keep_sum(self) -> None:
-        """Keep the sum that is in the memory now; own gradients of it are needed no more."""
-        for last, memory in zip(self._last, self._memory, strict=True):
-            last.copy_(memory)
+        """Keep the sum of which all parts are kept; own gradients of it are needed no more."""
+        self._last, self._coming = self._coming, self._last
         self._own.clear()
 
     def hand_out(self, communicator: Communicator, donor: int) -> None:
