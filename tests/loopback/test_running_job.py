@@ -17,11 +17,12 @@ from shoal.control import (
     ControlClient,
     JobKey,
     Member,
+    RunningJob,
     find_running_job,
-    leave_note,
     note_of,
     wanted_address,
 )
+from shoal.control.running_job import leave_note, remove_note
 from shoal.errors import MismatchError, ResourceError, UsageError
 from shoal.membership import View
 
@@ -82,6 +83,41 @@ def test_a_file_says_where_the_job_is_and_its_key(tmp_path: Path) -> None:
         assert found is not None
         assert found.key == KEY
     assert find_running_job(environment, None) is None, "it has ended, and left the file"
+
+
+def test_a_note_of_a_job_that_moves_is_read_again(tmp_path: Path) -> None:
+    environment = {"SHOAL_JOB": str(tmp_path / "job")}
+    with socket.socket() as nobody, running() as address:
+        nobody.bind(("127.0.0.1", 0))
+        old = note_of(f"tcp://127.0.0.1:{nobody.getsockname()[1]}", KEY, is_given=False)
+        leave_note(environment, old)
+        assert find_running_job(environment, None) is None, "it is not looked for again"
+        found: list[RunningJob | None] = []
+        looking = threading.Thread(
+            target=lambda: found.append(find_running_job(environment, None, DEADLINE_S))
+        )
+        looking.start()
+        leave_note(environment, note_of(f"tcp://{address}", KEY, is_given=False))
+        looking.join()
+        assert found == [RunningJob(f"tcp://{address}", KEY)]
+
+
+def test_a_job_that_is_about_to_end_is_not_waited_for(tmp_path: Path) -> None:
+    environment = {"SHOAL_JOB": str(tmp_path / "job")}
+    with running(has_finished=True) as address:
+        leave_note(environment, note_of(f"tcp://{address}", KEY, is_given=False))
+        assert find_running_job(environment, None, 1e9) is None
+
+
+def test_only_the_own_note_is_removed(tmp_path: Path) -> None:
+    environment = {"SHOAL_JOB": str(tmp_path / "job")}
+    first, second = (note_of(f"tcp://127.0.0.1:{port}", KEY, is_given=True) for port in (1, 2))
+    leave_note(environment, second)
+    remove_note(environment, first)
+    assert (tmp_path / "job").read_bytes() == second
+    remove_note(environment, second)
+    remove_note(environment, second)
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_file_holds_no_key_that_everybody_is_given(tmp_path: Path) -> None:

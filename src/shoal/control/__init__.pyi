@@ -23,12 +23,12 @@ from shoal.control.rendezvous import exchange_cards as exchange_cards
 from shoal.control.rendezvous import hand_in as hand_in
 from shoal.control.rendezvous import job_key as job_key
 from shoal.control.rendezvous import meeting_place as meeting_place
+from shoal.control.running_job import MOVING_S as MOVING_S
 from shoal.control.running_job import VARIABLE as VARIABLE
 from shoal.control.running_job import RunningJob as RunningJob
 from shoal.control.running_job import addresses_of as addresses_of
 from shoal.control.running_job import find_running_job as find_running_job
-from shoal.control.running_job import job_of as job_of
-from shoal.control.running_job import leave_note as leave_note
+from shoal.control.running_job import job_by_note as job_by_note
 from shoal.control.running_job import note_of as note_of
 from shoal.control.running_job import wanted_address as wanted_address
 from shoal.control.server_socket import Advice as Advice

@@ -17,7 +17,7 @@ import msgspec
 from shoal.control.handler import ControlHandler
 from shoal.control.key import JobKey
 from shoal.control.process import Announcement, Orders
-from shoal.control.running_job import VARIABLE, leave_note, note_of
+from shoal.control.running_job import VARIABLE, leave_note, note_of, remove_note
 from shoal.control.service import ControlService
 from shoal.control.standby import Standby
 from shoal.decoding import decode_json
@@ -47,6 +47,7 @@ def main() -> int:
         return error.exit_code
     _announce(Announcement(endpoint=service.endpoint))
     service.run(_STDIN)
+    remove_note({VARIABLE: orders.note}, _note(service, orders))
     closing = threading.Thread(target=service.close, daemon=True)
     closing.start()
     closing.join(_CLOSE_S)  # ZeroMQ has been seen to wait for ever here when the parent was killed
@@ -59,18 +60,30 @@ def _service(orders: Orders) -> ControlService:
     handler: MessageHandler
 
     def leave_word() -> None:
-        note = note_of(service.endpoint, key, is_given=orders.is_key_given)
+        leave_note({VARIABLE: orders.note}, _note(service, orders))
+
+    def leave_word_if_possible() -> None:
         try:
-            leave_note({VARIABLE: orders.note}, note)
+            leave_word()
         except ResourceError as error:
             sys.stderr.write(f"shoal: {error}\n")
 
     if orders.view is None:
-        handler = Standby(terms, orders.keeper, orders.num_finished, leave_word)
+        handler = Standby(terms, orders.keeper, orders.num_finished, leave_word_if_possible)
     else:
         handler = ControlHandler(terms.membership(orders.view), terms, time.monotonic_ns())
     service = ControlService(key, handler, terms, host=orders.host, port=orders.port)
+    if orders.view is not None:
+        try:
+            leave_word()
+        except ResourceError:
+            service.close()
+            raise
     return service
+
+
+def _note(service: ControlService, orders: Orders) -> bytes:
+    return note_of(service.endpoint, JobKey(orders.job_key), is_given=orders.is_key_given)
 
 
 def _announce(announcement: Announcement) -> None:

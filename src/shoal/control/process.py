@@ -72,7 +72,7 @@ class ControlProcess:
         """The address to which workers connect, as `tcp://address:port`."""
 
     @classmethod
-    def start(
+    def start(  # noqa: PLR0913 - what one process is told, each by its name
         cls,
         *,
         key: JobKey,
@@ -82,15 +82,20 @@ class ControlProcess:
         quorum: Quorum = Quorum.MAJORITY,
         host: str = "127.0.0.1",
         port: int = 0,
+        note: str = "",
+        is_key_given: bool = False,
     ) -> ControlProcess:
         """Start a service for the members of `view` on `host`:`port` (0: any free port).
 
         `min_members` is how many the job can go on with, by which `quorum`; None: it needs all.
-        `host` is an address of this machine that all workers can reach. Raises `ResourceError` if
-        the address cannot be had or the process does not start, `UsageError` for a bad value.
+        `host` is an address of this machine that all workers can reach. The file `note` is for
+        those who come later, with the key unless everybody `is_key_given`; it is removed when the
+        job ends. Raises `ResourceError` if the address cannot be had, the file not be written or
+        the process not be started, `UsageError` for a bad value.
         """
         terms = terms_of(view, liveness_timeout_s, min_members, quorum)
-        return cls._start(Orders(host, port, key.reveal(), terms, view))
+        orders = Orders(host, port, key.reveal(), terms, view, note=note, is_key_given=is_key_given)
+        return cls._start(orders)
 
     @classmethod
     def stand_by(

@@ -1,13 +1,14 @@
-"""Where a job that runs is found by whoever comes to join it: addresses, or a file of rank 0's.
+"""Where a job that runs is found by whoever comes to join it: addresses, or a file.
 
-Owns what SHOAL_JOB may say, the file that rank 0 writes for it, and the question whether a job runs
-where it points. A file holds the job's key as well, and only its owner may read it.
+Owns what SHOAL_JOB may say, the file that the control plane writes for it, and the question whether
+a job runs where it points. A file holds the job's key as well, and only its owner may read it.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +26,20 @@ from shoal.decoding import decode_json
 from shoal.errors import DeadlineExceeded, ProtocolError, ResourceError, UsageError, WorkerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _CALL_S: Final = 2.0
 """How long a host may take to answer a call: it is asked before a job begins, too."""
+MOVING_S: Final = 6.0
+"""How long nobody may serve where a note points, until a successor that has seen the control plane
+fall silent says where it is."""
+_LOOK_S: Final = 0.2
 
 VARIABLE: Final = "SHOAL_JOB"
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What rank 0 leaves for those who come later."""
+    """What is left for those who come later."""
 
     endpoint: str
     key: str = ""
@@ -49,17 +54,17 @@ class RunningJob:
     key: JobKey
 
 
-def find_running_job(environment: Mapping[str, str], job_key: str | None) -> RunningJob | None:
+def find_running_job(
+    environment: Mapping[str, str], job_key: str | None, patience_s: float = 0.0
+) -> RunningJob | None:
     """Return the job that runs where SHOAL_JOB points; None if there is none, or it says nothing.
 
-    Raises `UsageError` if it cannot be understood or a key is missing, `MismatchError` for another
-    key than the job's.
+    Where a file points to nobody, look again for `patience_s`. Raises `UsageError` if it cannot be
+    understood or a key is missing, `MismatchError` for another key than the job's.
     """
     text = environment.get(VARIABLE, "")
     if "/" in text:
-        with suppress(FileNotFoundError):
-            return job_of(Path(text).read_bytes(), job_key)
-        return None
+        return job_by_note(lambda: _read(Path(text)), job_key, patience_s)
     addresses = addresses_of(environment)
     if addresses and not job_key:
         message = (
@@ -68,18 +73,37 @@ def find_running_job(environment: Mapping[str, str], job_key: str | None) -> Run
         )
         raise UsageError(message)
     for host, port in addresses:
-        found = _if_it_runs(host, port, JobKey(job_key or ""))
-        if found is not None:
-            return found
+        found = _ask(host, port, JobKey(job_key or ""))
+        if found is not None and found.runs:
+            return found.job
     return None
 
 
-def job_of(note: bytes, job_key: str | None) -> RunningJob | None:
-    """Return the job that a `note` points to, if it runs."""
-    fault = f"What {VARIABLE} names is no file of Shoal's"
-    told = decode_json(note, _Note, fault, raises=UsageError)
-    host, _, port = told.endpoint.removeprefix("tcp://").rpartition(":")
-    return _if_it_runs(host.strip("[]"), int(port), JobKey(job_key or told.key))
+def job_by_note(
+    read: Callable[[], bytes | None], job_key: str | None, patience_s: float = 0.0
+) -> RunningJob | None:
+    """Return the job that a note points to, if it runs; `read` returns the note, if there is one.
+
+    Where nobody serves there, look again for `patience_s`: the control plane may be moving.
+    """
+    end = time.monotonic() + patience_s
+    while (note := read()) is not None:
+        fault = f"What {VARIABLE} names is no file of Shoal's"
+        told = decode_json(note, _Note, fault, raises=UsageError)
+        host, _, port = told.endpoint.removeprefix("tcp://").rpartition(":")
+        found = _ask(host.strip("[]"), int(port), JobKey(job_key or told.key))
+        if found is not None:
+            return found.job if found.runs else None
+        if time.monotonic() > end:
+            return None
+        time.sleep(_LOOK_S)
+    return None
+
+
+def _read(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
 
 
 def note_of(endpoint: str, key: JobKey, *, is_given: bool) -> bytes:
@@ -101,6 +125,16 @@ def leave_note(environment: Mapping[str, str], note: bytes) -> None:
     except OSError as error:
         message = f"{VARIABLE}={text} cannot be written: {error.strerror}."
         raise ResourceError(message) from error
+
+
+def remove_note(environment: Mapping[str, str], note: bytes) -> None:
+    """Remove the file that SHOAL_JOB names if it is this note: the job has ended."""
+    text = environment.get(VARIABLE, "")
+    if "/" in text:
+        path = Path(text)
+        with suppress(OSError):
+            if path.read_bytes() == note:
+                path.unlink()
 
 
 def wanted_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
@@ -128,8 +162,15 @@ def _addresses(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def _if_it_runs(host: str, port: int, key: JobKey) -> RunningJob | None:
-    """Return the job whose control plane is at an address, if any is and it has workers."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    job: RunningJob
+    runs: bool
+    """Whether it has workers that go on."""
+
+
+def _ask(host: str, port: int, key: JobKey) -> _Found | None:
+    """Return the job whose control plane is at an address; None if nobody serves there."""
     try:
         address = resolve(host)
         socket.create_connection((address, port), timeout=_CALL_S).close()
@@ -150,4 +191,4 @@ def _if_it_runs(host: str, port: int, key: JobKey) -> RunningJob | None:
     states = {each.state for each in dump.workers}
     # Where some have finished, the others are about to: their processes may begin another job here.
     runs = WorkerState.ALIVE in states and WorkerState.FINISHED not in states
-    return RunningJob(endpoint, key) if runs and dump.lost is None else None
+    return _Found(RunningJob(endpoint, key), runs=runs and dump.lost is None)

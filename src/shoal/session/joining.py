@@ -12,7 +12,7 @@ import socket
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,11 @@ import shoal
 from shoal.arguments import seconds, whole_number
 from shoal.carriers import default_store, stores_of_groups
 from shoal.control import (
+    VARIABLE,
     ControlProcess,
     JobCard,
     JobKey,
     agree,
-    leave_note,
     note_of,
     usual_liveness_timeout_s,
 )
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
     from shoal.control import ControlFacts, RunningJob
     from shoal.membership import View
+
+    Find: TypeAlias = Callable[[Callable[[], bytes | None]], RunningJob | None]
+    """Finds the job that runs by what reads the note of it."""
 
 _NO_CONTROL: Final = "error: "
 _NOTE: Final = "shoal-job"
@@ -85,9 +88,7 @@ def default_group_is_shoal() -> bool:
     return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
 
 
-def join_or_find(
-    deadline_s: float, find: Callable[[bytes], RunningJob | None] | None
-) -> RunningJob | None:
+def join_or_find(deadline_s: float, find: Find | None) -> RunningJob | None:
     """Initialize torch.distributed as the launcher says, or return the job that runs there."""
     try:
         launch = read_launch()
@@ -105,7 +106,7 @@ def join_or_find(
 def _join_processes(
     launch: Launch,
     deadline_s: float,
-    find: Callable[[bytes], RunningJob | None] | None = None,
+    find: Find | None = None,
 ) -> RunningJob | None:
     """Initialize torch.distributed as the launcher says. Raises `ResourceError` if it cannot.
 
@@ -117,9 +118,7 @@ def _join_processes(
         return within(_BOUNDS * deadline_s, _SILENT, lambda: _initialize(launch, deadline_s, find))
 
 
-def _initialize(
-    launch: Launch, deadline_s: float, find: Callable[[bytes], RunningJob | None] | None
-) -> RunningJob | None:
+def _initialize(launch: Launch, deadline_s: float, find: Find | None) -> RunningJob | None:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     rendezvous = dist.rendezvous(  # type: ignore[attr-defined]  # as documented
         "env://", launch.rank, launch.world_size, timeout=timedelta(seconds=deadline_s)
@@ -137,9 +136,7 @@ def _initialize(
     return None
 
 
-def _find_in_store(
-    find: Callable[[bytes], RunningJob | None], deadline_s: float
-) -> RunningJob | None:
+def _find_in_store(find: Find, deadline_s: float) -> RunningJob | None:
     """Return the job that runs at MASTER_ADDR and MASTER_PORT; None if there is none.
 
     It is for a process that has no part in the job's start.
@@ -158,8 +155,8 @@ def _find_in_store(
     return within(_BOUNDS * deadline_s, _SILENT, look)
 
 
-def _find_in(store: Store, find: Callable[[bytes], RunningJob | None]) -> RunningJob | None:
-    return find(store.get(_NOTE)) if store.check([_NOTE]) else None
+def _find_in(store: Store, find: Find) -> RunningJob | None:
+    return find(lambda: store.get(_NOTE) if store.check([_NOTE]) else None)
 
 
 def _whole_store(store: Store) -> Store:
@@ -218,7 +215,6 @@ def serve_control(
     """
     if meeting.launch.rank != 0:
         return None
-    service: ControlProcess | None = None
     try:
         service = ControlProcess.start(
             host=host,
@@ -228,16 +224,14 @@ def serve_control(
             min_members=min_workers,
             quorum=quorum,
             liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=min_workers is None),
+            note="" if min_workers is None else os.environ.get(VARIABLE, ""),
+            is_key_given=is_key_given,
         )
-        if min_workers is not None:
-            note = note_of(service.endpoint, meeting.key, is_given=is_key_given)
-            leave_note(os.environ, note)
-            _leave_in_store(meeting, note)
     except ResourceError as error:
         meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")
-        if service is not None:
-            service.stop()
         raise
+    if min_workers is not None:
+        _leave_in_store(meeting, note_of(service.endpoint, meeting.key, is_given=is_key_given))
     meeting.store.set(_CONTROL, service.endpoint)
     return service
 

@@ -27,12 +27,13 @@ import torch.distributed as dist
 from shoal.arguments import one_of, whole_number
 from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
 from shoal.control import (
+    MOVING_S,
     ControlClient,
     Member,
     agree,
     find_running_job,
     fit,
-    job_of,
+    job_by_note,
     wanted_address,
 )
 from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
@@ -392,11 +393,16 @@ def init(
     _check_none_is_open()
     is_ours = not dist.is_initialized()
     job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
-    running = None if min_workers is None else find_running_job(os.environ, job_key)
+    patience_s = min(deadline_s, MOVING_S)
+    running = None
+    if min_workers is not None:
+        running = find_running_job(os.environ, job_key, patience_s)
     if running is not None:
         show_log(rank_asked_for() or 0)
     elif is_ours:
-        find = None if min_workers is None else partial(job_of, job_key=job_key)
+        find = None
+        if min_workers is not None:
+            find = partial(job_by_note, job_key=job_key, patience_s=patience_s)
         running = join_or_find(deadline_s, find)
     else:
         show_log(dist.get_rank())
