@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 2
 """The timeouts for which those that have come over wait until most have."""
+_GRACE: Final = 0.25
+"""The timeouts for which most wait for members that have not followed yet."""
 
 
 class Standby(MessageHandler):
@@ -139,6 +141,9 @@ class Standby(MessageHandler):
     def _ascend(self, now_ns: int) -> list[Answer]:
         """Take over if most have come."""
         if not self._moved or self._successor is not None:
+            return []
+        waiting_ns = now_ns - min(self._moved.values())
+        if self._succession.expected and waiting_ns < _GRACE * self._terms.timeout_ns:
             return []
         there = self._liveness.heard(now_ns)
         ascended = self._succession.ascend(there, now_ns)

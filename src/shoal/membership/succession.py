@@ -43,6 +43,7 @@ class Succession:
         """How far each that follows knows the membership to have come."""
         self._moved: set[int] = set()
         self._ended: set[int] = set()
+        self._following: set[int] = set()
 
     @property
     def position(self) -> Position | None:
@@ -61,6 +62,7 @@ class Succession:
     def follow(self, rank: int, position: Position, *, has_moved: bool) -> None:
         """Take note how far `rank` knows the membership to have come, and whether it goes over."""
         self._positions[rank] = position
+        self._following.add(rank)
         self._ended.discard(rank)  # another process may be this rank
         if has_moved:
             self._moved.add(rank)
@@ -73,12 +75,21 @@ class Succession:
     def forget(self, rank: int) -> None:
         """Take note that `rank` follows another one."""
         self._positions.pop(rank, None)
+        self._following.discard(rank)
         self._moved.discard(rank)
 
     def ended(self, rank: int) -> None:
         """Take note that the process of `rank` has ended."""
         self._moved.discard(rank)
+        self._following.discard(rank)
         self._ended.add(rank)
+
+    @property
+    def expected(self) -> tuple[int, ...]:
+        """The members that are yet to follow: whoever has just been told to may be on the way."""
+        members = () if self.position is None else self.position.view.members
+        there = self._following | self._ended
+        return tuple(rank for rank in members if rank not in there)
 
     def missing(self, reachable: Collection[int]) -> int:
         """Return how many more members have to come over; `reachable` are those that are heard."""
