@@ -100,6 +100,11 @@ class Member:
         return self._proposal is not None
 
     @property
+    def proposal(self) -> Proposal | None:
+        """The change that is about to come."""
+        return self._proposal
+
+    @property
     def position(self) -> Position:
         """How far this worker knows the membership to have come.
 
@@ -121,8 +126,8 @@ class Member:
 
     def fail(self, error: ShoalError) -> None:
         """Take note that there is no next view, and why. The first reason stands."""
+        self._failure = self._failure or error  # also for whoever holds what is guarded below
         with self.changed:
-            self._failure = self._failure or error
             self.changed.notify_all()
 
     def is_in(self, view: View) -> bool:

@@ -67,6 +67,8 @@ _LINGER_S = 0.5
 _TAKEN_S = 6.0
 """How long a newcomer asks for a rank that is taken: somewhat longer than the dead are unknown."""
 _TAKEN_PAUSE_S = 0.1
+_HELD_S = 0.005
+"""How long a change of the view waits at a time for a training thread that holds it up."""
 _WAKE_ADDRESS = "inproc://watcher"
 
 
@@ -145,6 +147,8 @@ class Watcher:
         """Whether the control plane at the other end of the line is the one that serves."""
         self._told = 0
         """How often the control plane had moved when it knew this worker's facts."""
+        self._changes: deque[Proposed | Decided | Prepare | Refused] = deque()
+        """What the member has yet to hear of, from the present line."""
         self._report: Reported | None = None
         """What waits for that: others read those facts once all have reported."""
         try:
@@ -257,7 +261,9 @@ class Watcher:
     def _watch(self) -> None:
         while not self._is_stopping.is_set():
             try:
-                self._act_on(self._line.receive(self._line.wait_s))
+                wait_s = 0.0 if self._changes else self._line.wait_s
+                self._act_on(self._line.receive(wait_s))
+                self._change_view()
                 self._send_posted()
                 if not self._has_said_goodbye:  # a heartbeat after it would be a return to life
                     self._line.keep_up(self.rank, self.progress)
@@ -336,6 +342,7 @@ class Watcher:
         self._line.connection.watch(None)
         self._line.connection.close(_LINGER_S)
         self._line, self._reserve = reserve, None
+        self._changes.clear()  # that was the other one's to see through
         self._line.connection.poller.register(self._wake_in, zmq.POLLIN)
 
     def _on_succession(self) -> None:
@@ -395,7 +402,21 @@ class Watcher:
             case Succeeded():
                 self._on_succession()
             case Proposed() | Decided() | Prepare() | Refused() if self._member is not None:
-                self._change(self._member, reply)
+                self._changes.append(reply)
+
+    def _change_view(self) -> None:
+        """Let the member hear of changes, unless its training holds them up for longer.
+
+        That may wait for the control plane, and so for a successor, which this thread goes over to.
+        """
+        member = self._member
+        while self._changes and member is not None:
+            if not member.changed.acquire(timeout=_HELD_S):
+                return
+            try:
+                self._change(member, self._changes.popleft())
+            finally:
+                member.changed.release()
 
     def _change(self, member: Member, reply: Proposed | Decided | Prepare | Refused) -> None:
         """Let the member hear of a change of the view."""
