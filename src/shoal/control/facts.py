@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.control.messages import Done, Facts, ReadFacts, SetFact
 from shoal.control.questions import Questions
+from shoal.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.1
+
+
+class NothingPublished(DeadlineExceeded, TimeoutError):
+    """Somebody did not publish in time what others wait for."""
 
 
 class ControlFacts:
@@ -43,6 +48,7 @@ class ControlFacts:
         keeps_facts: bool = False,
     ) -> None:
         self._check, self._keeps_facts = check, keeps_facts
+        self._deadline_s = deadline_s
         self._published: dict[str, bytes] = {}
         self._late = (
             f"The control plane did not answer within {deadline_s:g} s: the machine that keeps it"
@@ -67,10 +73,11 @@ class ControlFacts:
         self._questions.ask(SetFact(name, value), Done, self._late)
 
     def get(self, name: str) -> bytes:
-        """Return what is under `name`; `wait` for it first."""
-        (value,) = self._read([name])
-        if value is None:
-            raise KeyError(name)
+        """Return what is under `name`; raises `NothingPublished` if nothing is within the deadline.
+
+        What was there before need not be there still: the control plane may have moved.
+        """
+        (value,) = self._await([name], self._deadline_s)
         return value
 
     def read(self, names: Sequence[str]) -> tuple[bytes | None, ...]:
@@ -78,13 +85,22 @@ class ControlFacts:
         return self._read(names)
 
     def wait(self, names: list[str], timeout: timedelta) -> None:
-        """Return once something is under all `names`. Raises `TimeoutError` if that comes late."""
-        end = time.monotonic() + timeout.total_seconds()
+        """Return once something is under all `names`. Raises `NothingPublished` if that is late."""
+        self._await(names, timeout.total_seconds())
+
+    def _await(self, names: list[str], seconds: float) -> tuple[bytes, ...]:
+        end = time.monotonic() + seconds
         pause_s = _FIRST_PAUSE_S
-        while any(value is None for value in self._read(names)):
+        while True:
+            values = self._read(names)
+            there = tuple(value for value in values if value is not None)
+            if len(there) == len(values):
+                return there
             self._check()
             if time.monotonic() > end:
-                raise TimeoutError
+                late = [name for name, value in zip(names, values, strict=True) if value is None]
+                message = f"No worker has published {', '.join(late)} within {seconds:g} s."
+                raise NothingPublished(message)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -267,9 +267,10 @@ def ready_fact(rank: int) -> str:
 
 def find_host(facts: ControlFacts, view: View, deadline_s: float) -> int:
     """Return the index of a newcomer's host, by the names of the members' hosts."""
-    facts.wait([ready_fact(rank) for rank in view.members], timedelta(seconds=deadline_s))
-    for rank, host in zip(view.members, view.hosts, strict=True):
-        if facts.get(ready_fact(rank)) == socket.gethostname().encode():
+    names = [ready_fact(rank) for rank in view.members]
+    facts.wait(names, timedelta(seconds=deadline_s))
+    for host_name, host in zip(facts.read(names), view.hosts, strict=True):
+        if host_name == socket.gethostname().encode():
             return host
     return max(view.hosts) + 1
 

@@ -192,17 +192,20 @@ def _await(replica: Replica, what: str, decision: Decision, ranks: Sequence[int]
     """Return what each of `ranks` says of its state in a view."""
     names = [_named(replica, what, decision, rank) for rank in ranks]
     end = time.monotonic() + replica.deadline_s
-    while not all(there := replica.facts.are_published(names)):
+    while True:
+        said = replica.facts.read(names)
+        there = [each for each in said if each is not None]
+        if len(there) == len(said):
+            return there
         replica.communicator.check()
         if time.monotonic() > end:
-            late = [rank for rank, is_there in zip(ranks, there, strict=True) if not is_there]
+            late = [rank for rank, each in zip(ranks, said, strict=True) if each is None]
             message = (
                 f"{name_ranks(late)} did not hand its state on to this newcomer within"
                 f" {replica.deadline_s:g} s."
             )
             raise DeadlineExceeded(message)
         time.sleep(_POLL_S)
-    return [replica.facts.get(name) for name in names]
 
 
 def _named(replica: Replica, what: str, decision: Decision, rank: int) -> str:
