@@ -5,8 +5,9 @@ before anybody asks. So each member says, over the control plane, that it has th
 before it reports on the next one; it counts if every member of that view has said so. Else all of
 those that are left begin anew.
 
-With the control plane, what the lost have said may be lost, too. So whoever has learnt that the
-result counts says that as well, before it goes on.
+With the control plane, what the lost and those that have left said may be lost, too. So whoever has
+learnt that the result counts says that as well, and goes on when all others have said so that are
+there.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ class Agreement:
         while True:
             catch_up()
             view = member.settled_view()
-            fact = f"made/{view.epoch}"
-            result = None
+            self._replica.hand_on()
+            result, counts = None, False
             with suppress(ViewChanging):
                 result = self._make(make, view)
-                self._tell_in(view, fact)
-                self._await_all(fact, view)
-            if self._counts(view) and result is not None:
+                self._tell_in(view, f"made/{view.epoch}")
+                counts = self._await_all(view)
+            if (counts or self._counts(view)) and result is not None:
+                self._await_all_know(view)
                 return result[0]
 
     def meet(self) -> None:
@@ -61,6 +63,7 @@ class Agreement:
         self._tell("come")
         look_at = time.monotonic() + self._replica.deadline_s
         while not self._have_told("come", self._replica.member.settled_view()):
+            self._replica.hand_on()  # else whoever has just joined cannot come
             with suppress(ViewChanging):
                 self._replica.communicator.check()
             self._replica.groups.note_progress()  # a worker that waits is not stuck
@@ -90,15 +93,35 @@ class Agreement:
         with self._replica.member.acting_in(view):
             return (make(view),)
 
-    def _await_all(self, fact: str, view: View) -> None:
-        """Wait until every member of `view` has told `fact`, within the deadline."""
-        deadline_s = self._replica.deadline_s
+    def _await_all(self, view: View) -> bool:
+        """Wait until every member of `view` has made it, within the deadline; say that it counts.
+
+        Raises `ViewChanging` if the view ends before that is known.
+        """
+        deadline_s, member = self._replica.deadline_s, self._replica.member
         end = time.monotonic() + deadline_s
-        while not self._have_told(fact, view):
+        while True:
+            proposal = member.proposal
+            if self._have_told(f"made/{view.epoch}", view):
+                with member.changed:
+                    # else a successor of the control plane may have heard before what is known here
+                    if member.proposal is proposal:
+                        self._tell(f"counts/{view.epoch}")
+                        return True
             self._check(view)
             if time.monotonic() > end:
                 message = f"Not all workers had the same result within {deadline_s:g} s."
                 raise DeadlineExceeded(message)
+            time.sleep(_POLL_S)
+
+    def _await_all_know(self, view: View) -> None:
+        """Wait until all that are left of `view` have said that it counts, within the deadline."""
+        end = time.monotonic() + self._replica.deadline_s
+        while time.monotonic() < end:
+            there = [r for r in self._replica.member.settled_view().members if r in view.members]
+            names = [self._named(f"counts/{view.epoch}", rank) for rank in there]
+            if all(self._replica.facts.are_published(names)):
+                return
             time.sleep(_POLL_S)
 
     def _check(self, view: View) -> None:

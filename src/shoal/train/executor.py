@@ -59,6 +59,7 @@ class AbstractExecutor(ABC):
         setting = Setting(replica.view, replica.seed)
         self.course = definition.courses(setting)(replica.communicator.rank)
         self._donor = Donor(replica, is_exact=self.is_exact)
+        replica.hand_on = self.hand_on
         self._has_finished = False
         self.has_ended = False
         """Whether `finish` is over: no other worker can need this one."""
@@ -137,6 +138,10 @@ class AbstractExecutor(ABC):
         if isinstance(answer, Group):
             epoch = answer.epoch
         return answer if member.settled_view().epoch == epoch else CHANGED
+
+    def hand_on(self) -> None:
+        """Give newcomers of the view what they lack. At a border only, in the training thread."""
+        self._donor.hand_on(self)
 
     def come_in(self) -> Decision:
         """Begin in the present view as a newcomer, which lacks what its members go on from.

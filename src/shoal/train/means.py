@@ -91,7 +91,7 @@ class MeansExecutor(AbstractExecutor):
 
     def do(self, act: Act) -> object:
         """Carry out one act in the training thread; before any, newcomers get what they lack."""
-        self._donor.hand_on(self)
+        self.hand_on()
         match act:
             case Update():
                 self.update()

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from shoal.train.sample_counts import SampleCounts
 
 
+def _nothing() -> None:
+    pass
+
+
 class Stopwatch:
     """Adds up a worker's time by kind; every stretch also goes to the trace.
 
@@ -163,6 +167,9 @@ class Replica:
 
     stepping: Callable[[], AbstractContextManager[None]] = nullcontext
     """The context in which a strategy steps `optimizer` outside of its own `step`."""
+
+    hand_on: Callable[[], None] = _nothing
+    """What gives newcomers of the view what they lack, if this worker is to; its executor's."""
 
     wire: str | None = None
     """What a strategy that can round (`can_round`) sends floats as; None: as they are."""

@@ -7,7 +7,6 @@ the waits and updates are put off layer by layer (`train.layerwise_updates`).
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -72,7 +71,7 @@ class SumsExecutor(AbstractExecutor):
             replica.flat.before_access = self._layerwise.settle
         self._buffers = [] if replica.member.is_fixed else held(replica.model.buffers())
         self._at_border = [buffer.detach().clone() for buffer in self._buffers]
-        self._buckets.at_border = partial(self._donor.hand_on, self, self._at_border)
+        self._buckets.at_border = self.hand_on
 
     is_exact = True
     counts_each_step = False
@@ -86,6 +85,10 @@ class SumsExecutor(AbstractExecutor):
             decision = super().come_in()
             if decision.view.epoch == self._buckets.view.epoch:
                 return decision
+
+    def hand_on(self) -> None:
+        """Give newcomers of the view what they lack, with the buffers of the last border."""
+        self._donor.hand_on(self, self._at_border)
 
     def _catch_up(self) -> None:
         """Give and take the last sums, if some members of the present view lack them."""

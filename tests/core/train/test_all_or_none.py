@@ -53,6 +53,7 @@ def replica_of(rank: int, member: Member, facts: Any, deadline_s: float = 20.0) 
         communicator=communicator,
         groups=groups,
         deadline_s=deadline_s,
+        hand_on=lambda: None,
         session="run-1",
     )
 
