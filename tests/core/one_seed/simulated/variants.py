@@ -1,0 +1,20 @@
+"""The kinds of jobs of which histories are tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "all-reduce": {"sync": "all-reduce"},
+    "ds-sync": {"sync": "ds-sync"},
+    "ripples": {"sync": "ripples"},
+    "samples": {"sync": "all-reduce", "samples": True},
+    "local-sgd": {"sync": "local-sgd"},
+    "hierarchical-sgd": {"sync": "hierarchical-sgd"},
+    "ripples-static": {"sync": "ripples-static"},
+    "ripples-random": {"sync": "ripples-random"},
+    "ds-sync, next-forward": {"sync": "ds-sync", "overlap": "next-forward"},
+    "ripples, next-forward": {"sync": "ripples", "overlap": "next-forward"},
+    "ds-sync, next-steps": {"sync": "ds-sync", "overlap": "next-steps"},
+    "ripples, next-steps": {"sync": "ripples", "overlap": "next-steps"},
+}
