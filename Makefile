@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-frameworks test-versions test-switch-config chaos check format clean
+.PHONY: demo test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -20,6 +20,12 @@ test-all: $(STAMP)
 COUNT ?= 1000
 chaos: $(STAMP)
 	$(BIN)/shoal chaos --faults $(COUNT) --json chaos.json
+
+# Whole jobs in one process, each under one seed, so many of each kind: 100 take some minutes.
+HISTORIES ?= 100
+FIRST ?= 0
+histories: $(STAMP)
+	PYTHONPATH=src:tests/core/one_seed $(BIN)/python -m simulated --first $(FIRST) --count $(HISTORIES)
 
 # What `make test` skips, in environments that do not fit into one: MXNet needs an older NumPy.
 FRAMEWORK_TESTS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.130'

@@ -310,3 +310,15 @@ def test_there_are_never_two_memberships(part: int) -> None:
             assert len(by_first) <= 1, "only what all had reported before they moved"
             assert not by_second or all(e < min(by_second) for e in by_first)
     assert went_on > succeeded / 4 > 0, "the histories have something in them"
+
+
+def test_members_that_are_yet_to_follow_are_expected() -> None:
+    succession, position = standing_by(), Position(View.first(4))
+    assert succession.expected == (), "nobody has said who the members are"
+    succession.follow(0, position, has_moved=True)
+    assert succession.expected == (1, 2, 3)
+    succession.follow(1, position, has_moved=False)
+    succession.ended(2)
+    assert succession.expected == (3,)
+    succession.forget(1)
+    assert succession.expected == (1, 3), "it follows another one, or is about to come back"
