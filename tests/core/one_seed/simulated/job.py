@@ -119,12 +119,14 @@ class ControlProcess:
 
     def stop(self) -> None:
         self._pipe.text += b"stop\n"
+        self._pipe.wake()
 
     def kill(self) -> None:
         self.process.die()
 
     def abandon(self) -> None:
         self._pipe.is_shut = True
+        self._pipe.wake()
 
 
 def bind(router: stand_ins.Socket, _host: str, port: int) -> str:

@@ -289,11 +289,23 @@ class Wire:
         here.after(at_ns - here.now_ns, arrive)
 
 
-class Socket:
+class Source:
+    """What a poller looks at: whoever lets something come in wakes those that wait for it."""
+
+    def __init__(self) -> None:
+        self.pollers: list[Poller] = []
+
+    def wake(self) -> None:
+        for poller in self.pollers:
+            poller.is_woken = True
+
+
+class Socket(Source):
     """A socket of any kind, and a monitor of one."""
 
     def __init__(self, context: Context, kind: int) -> None:
-        self.__dict__["context"], self.kind = context, kind
+        super().__init__()
+        self.context, self.kind = context, kind
         self.process: Process = world().process
         self.inbox: deque[Any] = deque()
         self.partial: Frame | None = None
@@ -316,6 +328,11 @@ class Socket:
     @property
     def is_readable(self) -> bool:
         return bool(self.inbox) or self.partial is not None
+
+    def put(self, item: Any) -> None:
+        """Let something come in."""
+        self.inbox.append(item)
+        self.wake()
 
     def get_monitor_socket(self, _events: int) -> Socket:
         self.monitor = Socket(self.context, -1)
@@ -354,7 +371,7 @@ class Socket:
             if other.monitor is not None:
                 value = wire.number if to_server else 0
                 event = {"event": real_zmq.EVENT_DISCONNECTED, "value": value}
-                other.monitor.inbox.append(event)
+                other.monitor.put(event)
 
         wire.carry(notice, to_server=to_server)
 
@@ -392,7 +409,7 @@ class Socket:
             server.wires[wire.identity] = wire
             if self.monitor is not None:
                 event = {"event": real_zmq.EVENT_HANDSHAKE_SUCCEEDED, "value": 0}
-                self.monitor.inbox.append(event)
+                self.monitor.put(event)
             waiting, self.waiting = self.waiting, []
             for payload in waiting:
                 self._carry(wire, payload)
@@ -403,7 +420,7 @@ class Socket:
         world().pause()
         if self.kind == real_zmq.PAIR:
             assert self.peer is not None
-            self.peer.inbox.append(payload)
+            self.peer.put(payload)
         elif self.wire is None:
             self.waiting.append(payload)
         elif self.wire.is_open:
@@ -411,7 +428,7 @@ class Socket:
 
     def _carry(self, wire: Wire, payload: bytes) -> None:
         whole = (wire.identity, payload, wire.number)
-        wire.carry(lambda: wire.server.inbox.append(whole), to_server=True)
+        wire.carry(lambda: wire.server.put(whole), to_server=True)
 
     # -- servers, and pairs
 
@@ -440,7 +457,7 @@ class Socket:
         identity, payload = parts
         wire = self.wires.get(identity)
         if wire is not None and wire.is_open:
-            wire.carry(lambda: wire.client.inbox.append(payload), to_server=False)
+            wire.carry(lambda: wire.client.put(payload), to_server=False)
 
 
 class Context:
@@ -459,17 +476,21 @@ class Context:
 class Poller:
     def __init__(self) -> None:
         self._sources: list[Any] = []
+        self.is_woken = False
 
     def register(self, source: Any, _flags: int = 0) -> None:
         if source not in self._sources:
             self._sources.append(source)
+            source.pollers.append(self)
 
     def unregister(self, source: Any) -> None:
         self._sources.remove(source)
+        source.pollers.remove(self)
 
     def poll(self, timeout: float | None = None) -> list[tuple[Any, int]]:
         end = _end(None if timeout is None else timeout / 1000)
-        world().block(lambda: any(each.is_readable for each in self._sources), end)
+        self.is_woken = any(each.is_readable for each in self._sources)
+        world().block(lambda: self.is_woken, end)
         return [(each, real_zmq.POLLIN) for each in self._sources if each.is_readable]
 
 
@@ -503,10 +524,11 @@ def network() -> Network:
 # ---- processes -----------------------------------------------------------------------------------
 
 
-class Pipe:
+class Pipe(Source):
     """A pipe on which a process tells another to stop, or ends."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.text = b""
         self.is_shut = False
 

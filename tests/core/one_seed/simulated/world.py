@@ -23,6 +23,13 @@ class Over(BaseException):
     """The history is over, or the process of this task is dead: nothing more happens in it."""
 
 
+def _taken_lock() -> threading.Lock:
+    """Return a lock that is taken: whoever takes it waits until somebody lets it go."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass(eq=False)
 class Host:
     """A machine: whoever is on it is cut off from all others, or not."""
@@ -80,7 +87,7 @@ class Task:
         self.has_ended = False
         self.error: BaseException | None = None
         self._body = body
-        self.baton = threading.Semaphore(0)
+        self.baton = _taken_lock()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
@@ -93,7 +100,7 @@ class Task:
             pass
         except BaseException as error:  # noqa: BLE001 - it is the history's to judge
             self.error = error
-        self.has_ended = True
+        self.has_ended = world.is_news = True
         world.tasks.remove(self)
         if world.is_over:
             world.unwound.release()
@@ -115,12 +122,14 @@ class World:
         self.horizon_ns = 0
         self.verdict: Callable[[], str | None] = lambda: None
         """Returns what ends the history, once something does."""
+        self.is_news = True
+        """Whether anything has happened that may end it."""
         self.outcome = ""
-        self.unwound = threading.Semaphore(0)
+        self.unwound = _taken_lock()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._num_events = 0
         self._is_between = False
-        self._main = threading.Semaphore(0)
+        self._main = _taken_lock()
         self.hosts: list[Host] = []
         self.unblocked: list[Callable[[], None]] = []
         """What waits for a host to be reached again."""
@@ -202,10 +211,12 @@ class World:
             self._is_between = True
             while self._events and self._events[0][0] <= now:
                 heapq.heappop(self._events)[2]()
+                self.is_news = True
             self._is_between = False
-            if (found := self.verdict()) is not None:
+            if self.is_news and (found := self.verdict()) is not None:
                 self.outcome = found
                 return None
+            self.is_news = False
             able = [
                 task
                 for task in self.tasks
