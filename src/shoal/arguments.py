@@ -50,12 +50,14 @@ def share(value: object, what: str) -> float:
     return float(value)
 
 
-def seconds(value: object, what: str) -> float:
-    """Return `value`; raise `UsageError` unless it is positive and no more than can be waited."""
-    if not _is_number(value) or not 0 < value <= LONGEST_S:
-        message = (
-            f"{what} must be a positive number of seconds, {LONGEST_S} at most, not {value!r}."
-        )
+def seconds(value: object, what: str, *, or_none: bool = False) -> float:
+    """Return `value`; raise `UsageError` unless it is positive and no more than can be waited.
+
+    With `or_none` it may be 0, too.
+    """
+    if not _is_number(value) or not 0 <= value <= LONGEST_S or (not value and not or_none):
+        numbers = "0 or a positive number" if or_none else "a positive number"
+        message = f"{what} must be {numbers} of seconds, {LONGEST_S} at most, not {value!r}."
         raise UsageError(message)
     return float(value)
 

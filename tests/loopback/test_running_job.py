@@ -24,7 +24,7 @@ from shoal.control import (
 )
 from shoal.control.running_job import leave_note, remove_note
 from shoal.errors import MismatchError, ResourceError, UsageError
-from shoal.membership import View
+from shoal.membership import GoingOn, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def running(*, has_worker: bool = True, has_finished: bool = False) -> Iterator[
     thread.start()
     clients = []
     for rank in range(2 if has_finished else int(has_worker)):
-        member = Member(view, DEADLINE_S, is_fixed=False)
+        member = Member(view, DEADLINE_S, GoingOn())
         member.is_ready = True
         clients.append(
             ControlClient(service.endpoint, KEY, rank, DEADLINE_S, lambda _: None, member)

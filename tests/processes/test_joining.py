@@ -473,3 +473,57 @@ def test_workers_die_and_come_back_at_random_moments(
     assert len(living) == SIZE
     assert all(result["view"].members == tuple(range(SIZE)) for result in living)
     check_alike(living, sync)
+
+
+def train_with_too_few(folder: str, sync: str, patience_s: float) -> dict[str, Any] | str:
+    """Train; rank 2 dies, and the job needs three. A newcomer comes once all others wait for it."""
+    job = Job(folder)
+    if job.is_late:
+        job.wait_for("all wait")
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=SIZE, patience_s=patience_s)
+    training = Training(session, sync)
+    if job.is_late:
+        job.note("is in")
+    for _ in range(DIES_AT):
+        training.step()
+    if job.rank == VICTIM:
+        job.die()
+    if job.rank == 0:
+        threading.Thread(target=note_when_few, args=(job, session), daemon=True).start()
+    try:
+        training.step_until(job, "is in")
+    except shoal.WorkerLost as error:
+        shoal.shutdown()
+        return str(error)
+    return training.finish()
+
+
+def note_when_few(job: Job, session: Session) -> None:
+    """Let the newcomer come once the worker is known to be lost, after a while with no step."""
+    while VICTIM in session.view.members:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    before = session.endings.trainings[0].num_steps
+    time.sleep(0.5)
+    job.note("all wait", str(session.endings.trainings[0].num_steps - before))
+
+
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ripples"], often=["all-reduce"]))
+def test_a_job_with_too_few_workers_waits_for_others(
+    run_workers: RunWorkers, tmp_path: Path, sync: str
+) -> None:
+    arguments = str(tmp_path), sync, DEADLINE_S
+    results = run_workers(
+        train_with_too_few, SIZE, *arguments, may_die=(VICTIM,), initialize=False, num_more=1
+    )
+    assert results[VICTIM] is None, "the fault has fired"
+    assert Notes(str(tmp_path)).read("all wait") == b"0", "nobody trained meanwhile"
+    results = [results[rank] for rank in (0, 1, SIZE)]
+    assert all(result["view"].members == (0, 1, SIZE) for result in results)
+
+
+def test_it_ends_when_nobody_comes(run_workers: RunWorkers, tmp_path: Path) -> None:
+    arguments = str(tmp_path), "all-reduce", 0.5
+    results = run_workers(train_with_too_few, SIZE, *arguments, may_die=(VICTIM,), initialize=False)
+    for said in (results[0], results[1]):
+        assert "Fewer than 3 workers (min_workers) were left, and within 0.5 s" in said

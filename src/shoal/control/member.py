@@ -10,17 +10,24 @@ Knows neither what is done with others nor over what: whoever does it enters as 
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging, WorkerLost
-from shoal.membership import Decision, Position, Preparation, Proposal, Report
+from shoal.membership import Decision, GoingOn, Position, Preparation, Proposal, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from shoal.membership import View
+
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.5
 
 
 class Participant(Protocol):
@@ -60,16 +67,23 @@ class Bookkeeper(Protocol):
 class Member:
     """The place of this worker among the members of a job, in `view` at first.
 
-    `deadline_s` bounds every wait for a view. In a job of fixed size (`is_fixed`) there is no other
-    view. A newcomer has nothing to report until it has what whoever goes on in a view gives it.
+    `deadline_s` bounds every wait for a view. In a job of fixed size (without `going_on`) there is
+    no other view; in one that goes on nothing is done together in a view with too few members,
+    until others join or the patience is over. A newcomer has nothing to report until it has what
+    whoever goes on in a view gives it.
     """
 
     def __init__(
-        self, view: View, deadline_s: float, *, is_fixed: bool = True, is_newcomer: bool = False
+        self,
+        view: View,
+        deadline_s: float,
+        going_on: GoingOn | None = None,
+        *,
+        is_newcomer: bool = False,
     ) -> None:
         self.is_newcomer = is_newcomer
         """Whether it has come to a job that runs, and lacks what a view goes on from."""
-        self.is_fixed = is_fixed
+        self.is_fixed = is_fixed = going_on is None
         """Whether the job ends with the first loss."""
         self.view = view
         """The view that is installed."""
@@ -87,6 +101,9 @@ class Member:
         self.prepare: Callable[[Preparation], None] = _nothing
         """What begins to prepare a view with newcomers, beside whatever is done."""
         self._deadline_s = deadline_s
+        self._going_on = going_on or GoingOn()
+        self._short_since: float | None = None
+        """The time since which too few members are left."""
         self._participants: dict[str, Participant] = {}
         self._bookkeepers: list[Bookkeeper] = []
         self._preparation = 0
@@ -226,13 +243,18 @@ class Member:
     def settled_view(self) -> View:
         """Return the view, which is not about to change; waits for the next one if it is.
 
-        Raises `WorkerLost` if there is none, and `DeadlineExceeded`.
+        Waits for others to join, too, if there are too few. Raises `WorkerLost` if there is no next
+        view, and `DeadlineExceeded`.
         """
         with self.changed:
-            self.changed.wait_for(lambda: self._failure or not self.is_fenced, self._deadline_s)
-            self.check()
-            if not self.is_fenced:
-                return self.view
+            while True:
+                self.changed.wait_for(lambda: self._failure or not self.is_fenced, self._deadline_s)
+                self.check()
+                if self.is_fenced:
+                    break
+                if self._short_since is None:
+                    return self.view
+                self._await_more(self._short_since)
             assert self._proposal is not None
             message = (
                 f"Ranks {self._proposal.members} did not agree within {self._deadline_s:g} s on who"
@@ -240,16 +262,43 @@ class Member:
             )
             raise DeadlineExceeded(message)
 
+    def _await_more(self, since: float) -> None:
+        """Wait until the members change; raise `WorkerLost` once the patience is over."""
+        going_on = self._going_on
+        left_s = since + going_on.patience_s - time.monotonic()
+        if left_s <= 0:
+            why, lost = self.view.why, [each.rank for each in self.decision.changes]
+            message = (
+                f"{why} Fewer than {going_on.min_workers} workers (min_workers) were left, and"
+                f" within {going_on.patience_s:g} s not enough others joined."
+            )
+            raise WorkerLost(message, lost[0] if lost else None)
+        # now and then, for what waits may be the training's only thread, and be interrupted
+        self.changed.wait(min(left_s, _LOOK_S))
+
     def _install(self) -> None:
         if self._decision is None or self._under_way:
             return
         decision = self._decision
         self.view, self.decision = decision.view, decision
         self._decision = self._proposal = None
+        self._note_how_many(decision)
         self.unfence(decision)
         for name, participant in self._participants.items():
             participant.install(decision.view_of(name), decision.rounds_of(name))
         self.changed.notify_all()
+
+    def _note_how_many(self, decision: Decision) -> None:
+        """Take note since when there are too few members, if there are."""
+        least = self._going_on.min_workers
+        if decision.is_over or len(decision.view) + decision.num_finished >= least:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = time.monotonic()
+            what = len(decision.view), least, self._going_on.patience_s
+            _log.warning(
+                "%d of the %d workers that are needed: waiting up to %g s for others", *what
+            )
 
 
 def _too_early(proposal: Proposal) -> WorkerLost:

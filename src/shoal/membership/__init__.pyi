@@ -4,6 +4,7 @@ from shoal.membership.membership import Change as Change
 from shoal.membership.membership import CutOff as CutOff
 from shoal.membership.membership import Decision as Decision
 from shoal.membership.membership import Event as Event
+from shoal.membership.membership import GoingOn as GoingOn
 from shoal.membership.membership import Kind as Kind
 from shoal.membership.membership import Membership as Membership
 from shoal.membership.membership import Position as Position

@@ -76,6 +76,23 @@ class Proposal(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
+class GoingOn(msgspec.Struct, frozen=True):
+    """How a job goes on without members that are lost."""
+
+    min_workers: int = 1
+    """The number of workers with which it trains."""
+
+    patience_s: float = 0.0
+    """How long it waits for others to join, in seconds, if fewer are left."""
+
+    quorum: Quorum = Quorum.MAJORITY
+
+    @property
+    def min_members(self) -> int:
+        """The number of members with which it does not end at once."""
+        return 1 if self.patience_s else self.min_workers
+
+
 class Decision(msgspec.Struct, frozen=True):
     """The new view, which every member of it installs."""
 
@@ -87,10 +104,18 @@ class Decision(msgspec.Struct, frozen=True):
     way: int = 0
     """The number of the preparation over which its members go on."""
 
+    num_finished: int = 0
+    """How many workers have finished so far, and are not missed."""
+
     @property
     def newcomers(self) -> tuple[int, ...]:
         """The members that have not gone on in any view, and lack all that a view goes on from."""
         return tuple(rank for rank in self.view.members if rank not in self.reports)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody trains any more, so that nobody else is needed."""
+        return bool(self.reports) and _is_over(self.reports.values())
 
     def view_of(self, training: str) -> View:
         """Return the new view with the first round that its members make together in a training."""
@@ -313,7 +338,7 @@ class Membership:
         )
         self._next_epoch += 1
         self._out_of_reach.clear()
-        return [Decision(self.view, changes, old, self._way)]
+        return [Decision(self.view, changes, old, self._way, self.num_finished)]
 
     def _refuse(self, fresh: list[int], now_ns: int) -> list[Event]:
         for rank in fresh:

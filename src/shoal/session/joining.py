@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import shoal
-from shoal.arguments import seconds, whole_number
+from shoal.arguments import one_of, seconds, whole_number
 from shoal.carriers import default_store, stores_of_groups
 from shoal.control import (
     VARIABLE,
@@ -38,7 +38,7 @@ from shoal.launch import (
     read_master,
     says_hosts,
 )
-from shoal.membership import Quorum
+from shoal.membership import GoingOn, Quorum
 from shoal.session.bounded import within
 from shoal.session.fresh_store import fresh_store
 from shoal.session.log_output import show_log
@@ -81,6 +81,21 @@ def checked_deadline(deadline_s: float, control_port: int) -> float:
     """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
     whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
     return seconds(deadline_s, "The deadline")
+
+
+def checked_going_on(
+    min_workers: int | None, patience_s: float | None, quorum: str, deadline_s: float
+) -> GoingOn | None:
+    """Return how the job goes on without lost workers, None if it does not. Raises `UsageError`."""
+    if min_workers is None:
+        return None
+    words = [each.value for each in Quorum]
+    patience_s = deadline_s if patience_s is None else patience_s
+    return GoingOn(
+        whole_number(min_workers, "min_workers", low=1),
+        seconds(patience_s, "patience_s", or_none=True),
+        Quorum(one_of(quorum, "quorum", words)),
+    )
 
 
 def default_group_is_shoal() -> bool:
@@ -205,8 +220,7 @@ def serve_control(
     deadline_s: float,
     host: str,
     port: int,
-    min_workers: int | None = None,
-    quorum: Quorum = Quorum.MAJORITY,
+    going_on: GoingOn | None = None,
     is_key_given: bool = False,
 ) -> ControlProcess | None:
     """Start the control plane on rank 0 and tell the others where it is.
@@ -221,16 +235,16 @@ def serve_control(
             port=port,
             key=meeting.key,
             view=view,
-            min_members=min_workers,
-            quorum=quorum,
-            liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=min_workers is None),
-            note="" if min_workers is None else os.environ.get(VARIABLE, ""),
+            min_members=None if going_on is None else going_on.min_members,
+            quorum=Quorum.MAJORITY if going_on is None else going_on.quorum,
+            liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=going_on is None),
+            note="" if going_on is None else os.environ.get(VARIABLE, ""),
             is_key_given=is_key_given,
         )
     except ResourceError as error:
         meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")
         raise
-    if min_workers is not None:
+    if going_on is not None:
         _leave_in_store(meeting, note_of(service.endpoint, meeting.key, is_given=is_key_given))
     meeting.store.set(_CONTROL, service.endpoint)
     return service

@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
-from shoal.arguments import one_of, whole_number
+from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
 from shoal.control import (
     MOVING_S,
@@ -38,12 +38,13 @@ from shoal.control import (
 )
 from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
-from shoal.membership import Quorum, View
+from shoal.membership import GoingOn, View
 from shoal.session.endings import Endings
 from shoal.session.forked_child import let_go_of
 from shoal.session.joining import (
     Meeting,
     checked_deadline,
+    checked_going_on,
     default_group_is_shoal,
     find_control,
     find_host,
@@ -92,7 +93,8 @@ class Session:
         deadline_s: float,
         services: Services,
         group: dist.ProcessGroup | None = None,
-        min_workers: int | None = None,
+        *,
+        is_elastic: bool = False,
     ) -> None:
         self._real_launch = self._launch = meeting.launch
         self._key = meeting.key
@@ -105,7 +107,8 @@ class Session:
         member.prepare = self._ways.prepare
         self.deadline_s = deadline_s
         """Seconds after which any wait for other workers ends in an error."""
-        self._min_workers = min_workers
+        self.is_elastic = is_elastic
+        """Whether the job goes on without workers that are lost."""
         self._services = services
         self._group = group
         self.owns_default_group = False
@@ -158,11 +161,6 @@ class Session:
     def view(self) -> View:
         """The workers that take part, with their hosts as rank 0's launcher says."""
         return self.member.view
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether the job goes on without workers that are lost."""
-        return self._min_workers is not None
 
     @property
     def _goes_on(self) -> bool:
@@ -370,7 +368,8 @@ def init(
     control_host: str | None = None,
     control_port: int = 0,
     min_workers: int | None = None,
-    quorum: str = Quorum.MAJORITY.value,
+    patience_s: float | None = None,
+    quorum: str = GoingOn().quorum.value,
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
@@ -381,7 +380,8 @@ def init(
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
     With `min_workers` the job goes on without workers that are lost, as long as so many are left;
-    without it, a loss ends the job for all. A process that calls this while such a job runs, at
+    with fewer it waits for others to join, `patience_s` seconds (default: the deadline). Without
+    it, a loss ends the job for all. A process that calls this while such a job runs, at
     MASTER_ADDR or where SHOAL_JOB says, joins that. `quorum` says which part of it goes on when
     some cannot be reached that may be well: "majority", or "any", so that several parts may.
 
@@ -393,22 +393,23 @@ def init(
     _check_none_is_open()
     is_ours = not dist.is_initialized()
     job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
-    patience_s = min(deadline_s, MOVING_S)
+    going_on = checked_going_on(min_workers, patience_s, quorum, deadline_s)
+    moving_s = min(deadline_s, MOVING_S)
     running = None
-    if min_workers is not None:
-        running = find_running_job(os.environ, job_key, patience_s)
+    if going_on is not None:
+        running = find_running_job(os.environ, job_key, moving_s)
     if running is not None:
         show_log(rank_asked_for() or 0)
     elif is_ours:
         find = None
-        if min_workers is not None:
-            find = partial(job_by_note, job_key=job_key, patience_s=patience_s)
+        if going_on is not None:
+            find = partial(job_by_note, job_key=job_key, patience_s=moving_s)
         running = join_or_find(deadline_s, find)
     else:
         show_log(dist.get_rank())
     if running is not None:
         services = Services(running.key, is_key_given=job_key is not None)
-        session = _join_running(running, deadline_s, min_workers, services)
+        session = _join_running(running, deadline_s, going_on, services)
     else:
         wanted = wanted_address(os.environ) or (os.environ.get("MASTER_ADDR", "127.0.0.1"), 0)
         session = start_session(
@@ -417,8 +418,7 @@ def init(
             control_host=control_host or wanted[0],
             control_port=control_port or wanted[1],
             shares_group=not is_ours,
-            min_workers=min_workers,
-            quorum=Quorum(one_of(quorum, "quorum", [each.value for each in Quorum])),
+            going_on=going_on,
         )
         session.owns_default_group = is_ours
     _uncaught.install()
@@ -433,8 +433,7 @@ def start_session(
     control_host: str = "127.0.0.1",
     control_port: int = 0,
     shares_group: bool = False,
-    min_workers: int | None = None,
-    quorum: Quorum = Quorum.MAJORITY,
+    going_on: GoingOn | None = None,
 ) -> Session:
     """Make this process's session on an initialized torch.distributed. See `init`.
 
@@ -463,18 +462,17 @@ def start_session(
         deadline_s=deadline_s, process_group=group, on_peer_error=on_peer_error
     )
     size = meeting.launch.world_size
-    if min_workers is not None:
-        whole_number(min_workers, "min_workers", low=1, high=size)
+    if going_on is not None:
+        whole_number(going_on.min_workers, "min_workers", low=1, high=size)
     view = View.first(size, meeting.launch.workers_per_host)
-    member = Member(view, deadline_s, is_fixed=min_workers is None)
+    member = Member(view, deadline_s, going_on)
     service = serve_control(
         meeting,
         view,
         deadline_s=deadline_s,
         host=control_host,
         port=control_port,
-        min_workers=min_workers,
-        quorum=quorum,
+        going_on=going_on,
         is_key_given=job_key is not None,
     )
     services = Services(meeting.key, is_key_given=job_key is not None, first=service)
@@ -496,9 +494,9 @@ def start_session(
         control.after_move = lambda: leave_word_again(
             meeting, control.endpoint, deadline_s, is_key_given=job_key is not None
         )
-    session = _current = Session(
-        meeting, communicator, control, member, deadline_s, services, group, min_workers
-    )
+    is_elastic = going_on is not None
+    parts = meeting, communicator, control, member, deadline_s, services, group
+    session = _current = Session(*parts, is_elastic=is_elastic)
     _log.info(
         "joined %d workers as one of host %d; the control plane is at %s",
         session.world_size,
@@ -509,7 +507,7 @@ def start_session(
 
 
 def _join_running(
-    running: RunningJob, deadline_s: float, min_workers: int | None, services: Services
+    running: RunningJob, deadline_s: float, going_on: GoingOn | None, services: Services
 ) -> Session:
     """Make the session of a worker that comes to a job that runs. See `init`.
 
@@ -523,7 +521,7 @@ def _join_running(
             session.abort_transports(error)
 
     # Which view it comes to, the control plane says first of all.
-    member = Member(View.first(1), deadline_s, is_fixed=False, is_newcomer=True)
+    member = Member(View.first(1), deadline_s, going_on, is_newcomer=True)
     member.is_ready = True
     rank = rank_asked_for()
 
@@ -532,7 +530,7 @@ def _join_running(
     )
     launch = Launch(control.rank, control.size, 0, member.view.workers_per_host, 0)
     meeting = Meeting(launch, running.key, dist.HashStore())  # type: ignore[attr-defined]  # as for fresh_store
-    session = Session(meeting, None, control, member, deadline_s, services, min_workers=min_workers)
+    session = Session(meeting, None, control, member, deadline_s, services, is_elastic=True)
     joined.append(session)
     _current = session
     _log.info("came to join, as rank %d, the job at %s", control.rank, control.endpoint)

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.control import Member
 from shoal.errors import DeadlineExceeded, WorkerLost
-from shoal.membership import Change, Decision, Kind, Proposal, Report, View
+from shoal.membership import Change, Decision, GoingOn, Kind, Proposal, Report, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ class Training:
 
 
 def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
-    member = Member(OLD, deadline_s, is_fixed=False)
+    member = Member(OLD, deadline_s, GoingOn())
     member.is_ready = True
     member.fence = lambda proposal: log.append(("fence", proposal.number))
     member.unfence = lambda decision: log.append(("unfence", decision.view.epoch))
@@ -106,6 +106,52 @@ def test_a_new_proposal_takes_the_place_of_a_decision_that_is_not_installed() ->
     assert [entry for entry in log if entry[0] == "unfence"] == [("unfence", 2)]  # type: ignore[index]
 
 
+def patient_member(patience_s: float) -> Member:
+    member = Member(OLD, 20.0, GoingOn(3, patience_s))
+    member.is_ready = True
+    return member
+
+
+def test_too_few_members_wait_for_others() -> None:
+    member = patient_member(20.0)
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    assert member.view == NEW
+    thread, begun = in_thread(lambda: member.begin(epoch=NEW.epoch))
+    thread.join(0.1)
+    assert thread.is_alive(), "rank 2 is missed"
+    more = View(2, (0, 1, 3), (0, 0, 1))
+    joined = Change(Kind.JOINED, 3, "Rank 3 has joined.")
+    member.propose(Proposal(2, more.members, (joined,)))
+    member.decide(Decision(more, (joined,), {0: Report({"run": 4}), 1: Report({"run": 4})}))
+    thread.join(20.0)
+    assert begun == [False], "nothing begins in a view that is over"
+    assert member.begin(epoch=2)
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Decision(NEW, (LOST,), DECISION.reports, num_finished=1),
+        Decision(NEW, (LOST,), {0: Report(is_ending=True), 1: Report(is_ending=True)}),
+    ],
+)
+def test_who_has_finished_or_is_about_to_is_not_missed(decision: Decision) -> None:
+    member = patient_member(20.0)
+    member.propose(PROPOSAL)
+    member.decide(decision)
+    assert member.begin(epoch=NEW.epoch)
+
+
+def test_patience_ends() -> None:
+    member = patient_member(0.05)
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    with pytest.raises(WorkerLost, match=r"Fewer than 3 workers .* within 0.05 s") as caught:
+        member.settled_view()
+    assert caught.value.rank == 2
+
+
 def test_a_view_that_is_never_agreed_on_ends_the_wait() -> None:
     member = member_of([], deadline_s=0.05)
     member.propose(PROPOSAL)
@@ -124,7 +170,7 @@ def test_a_view_that_is_never_agreed_on_ends_the_wait() -> None:
 def test_a_report_is_of_all_trainings(
     ending: tuple[bool, bool], ended: tuple[bool, bool], report: Report
 ) -> None:
-    member = Member(OLD, 20.0, is_fixed=False)
+    member = Member(OLD, 20.0, GoingOn())
     member.is_ready = True
     for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
         training = Training([], number)
@@ -152,7 +198,7 @@ def test_who_waits_for_a_view_hears_that_there_is_none() -> None:
 
 
 def test_a_loss_before_all_are_ready_ends_the_job() -> None:
-    member = Member(OLD, 20.0, is_fixed=False)
+    member = Member(OLD, 20.0, GoingOn())
     member.propose(PROPOSAL)
     with pytest.raises(WorkerLost, match=r"Rank 2 is gone\. That was before all workers"):
         member.check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.control import Member
 from shoal.errors import DeadlineExceeded, ResourceError, ShoalError
-from shoal.membership import Change, Decision, Kind, Preparation, Proposal, Report, View
+from shoal.membership import Change, Decision, GoingOn, Kind, Preparation, Proposal, Report, View
 from shoal.session.ways import Ways
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Prepared:
     """The ways of rank 0, of which every engine is a fake, and what the control plane hears."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_ready: bool = True) -> None:
-        self.member = Member(VIEW, DEADLINE_S, is_fixed=False)
+        self.member = Member(VIEW, DEADLINE_S, GoingOn())
         self.member.is_ready = is_ready
         self.engines: dict[int, Engine] = {}
         self.heard: dict[int, ShoalError | None] = {}

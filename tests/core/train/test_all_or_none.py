@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shoal.control import Member
 from shoal.errors import DeadlineExceeded, ViewChanging
-from shoal.membership import Change, Decision, Kind, Membership, Proposal, Report, View
+from shoal.membership import Change, Decision, GoingOn, Kind, Membership, Proposal, Report, View
 from shoal.train.agreement import Agreement
 from thoroughness import examples
 
@@ -39,7 +39,7 @@ class Facts:
 
 def member_of(view: View) -> Member:
     """Return a member that can go on without others."""
-    member = Member(view, 20.0, is_fixed=False)
+    member = Member(view, 20.0, GoingOn())
     member.is_ready = True
     return member
 

@@ -26,7 +26,7 @@ from shoal.control.process import Orders
 from shoal.control.terms import terms_of, usual_liveness_timeout_s
 from shoal.errors import ResourceError, ShoalError
 from shoal.launch import Launch
-from shoal.membership import Quorum, View
+from shoal.membership import GoingOn, Quorum, View
 from shoal.session.joining import Meeting
 from shoal.session.services import Services
 from shoal.session.session import Session
@@ -219,9 +219,18 @@ class Job:
     """A job of some workers on some hosts, in a new world."""
 
     def __init__(
-        self, seed: int, sync: str = "all-reduce", *, samples: bool = False, **options: Any
+        self,
+        seed: int,
+        sync: str = "all-reduce",
+        *,
+        samples: bool = False,
+        is_patient: bool = False,
+        **options: Any,
     ) -> None:
-        """Prepare a job; `samples` are dealt out by an `ElasticSampler`."""
+        """Prepare a job; `samples` are dealt out by an `ElasticSampler`.
+
+        One that `is_patient` needs as many workers as it began with: others come for the lost.
+        """
         self.world = Current.world = World(seed)
         self.world.control_processes = []  # type: ignore[attr-defined]
         self.random = self.world.random
@@ -231,6 +240,8 @@ class Job:
         self.hosts = [Host(number) for number in range(-(-self.size // per_host))]
         self.view = View.first(self.size, per_host)
         self.num_steps = self.random.randrange(6, 20)
+        self.is_patient = is_patient
+        self.going_on = GoingOn(self.size, LONGEST_S) if is_patient else GoingOn()
         self.workers: list[Worker] = []
         self.views: dict[int, tuple[int, ...]] = {}
         self.broken: list[str] = []
@@ -314,13 +325,13 @@ class Job:
             if rank == 0:
                 first = ControlProcess.start(
                     view=self.view,
-                    min_members=1,
+                    min_members=self.going_on.min_members,
                     liveness_timeout_s=usual_liveness_timeout_s(DEADLINE_S, is_fixed=False),
                     quorum=Quorum.MAJORITY,
                 )
                 self.endpoint = first.endpoint
             world().block(lambda: self.endpoint)
-        member = Member(self.view, DEADLINE_S, is_fixed=False, is_newcomer=worker.is_newcomer)
+        member = Member(self.view, DEADLINE_S, self.going_on, is_newcomer=worker.is_newcomer)
         member.is_ready = worker.is_newcomer
         services = Services(KEY, is_key_given=True, first=first)  # type: ignore[arg-type]
         made: list[Session] = []
@@ -341,7 +352,7 @@ class Job:
             member,
             DEADLINE_S,
             services,
-            min_workers=1,
+            is_elastic=True,
         )
         made.append(session)
         return session
@@ -357,7 +368,8 @@ class Job:
     def _plan(self) -> list[tuple[int, int, str]]:
         """Return what is to strike: after which step of anybody's, in which order."""
         count = self.random.choice((0, 1, 1, 2, 2, 3))
-        steps = range(1, self.num_steps + 1)
+        last = self.num_steps
+        steps = [*range(1, last + 1), *[last] * (last // 2)]  # much is agreed on at the end
         return [
             (self.random.choice(steps), place, self.random.choice(FAULTS)) for place in range(count)
         ]
@@ -378,6 +390,8 @@ class Job:
             return
         if getattr(self, f"_{fault}")():
             self.fired.append(fault)
+            if self.is_patient and fault in ("kill", "leave", "freeze", "cut_off"):
+                self.world.after(NS, self._replace)
         else:
             self._later(fault)
 
@@ -494,7 +508,7 @@ class Job:
 
     def _join_in(self) -> bool:
         """Let another process come to the job, perhaps as the rank of one that is dead."""
-        if len(self.workers) > self.size + 2 or not self._serving():
+        if len(self.workers) > 3 * self.size or not self._serving():
             return False
         gone = [each for each in self.workers if each.outcome not in ("", "finished")]
         dead = [each.rank for each in self.workers if each.process.is_dead or each in gone]
@@ -503,6 +517,14 @@ class Job:
         hosts = [host for host in self.hosts if not host.is_cut_off]
         self._start(rank, self.random.choice(hosts), is_newcomer=True)
         return True
+
+    def _replace(self) -> None:
+        """Start workers until as many are there as the job needs."""
+        if self._is_done():
+            return
+        if len(self._well) < self.size:
+            self._join_in()
+        self.world.after(NS, self._replace)
 
     def _where_control_is(self) -> str:
         """Return the address that a newcomer finds where the job's is written down."""

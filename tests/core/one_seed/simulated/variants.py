@@ -9,6 +9,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ds-sync": {"sync": "ds-sync"},
     "ripples": {"sync": "ripples"},
     "samples": {"sync": "all-reduce", "samples": True},
+    "all-reduce, patient": {"sync": "all-reduce", "is_patient": True},
+    "ripples, patient": {"sync": "ripples", "is_patient": True},
     "local-sgd": {"sync": "local-sgd"},
     "hierarchical-sgd": {"sync": "hierarchical-sgd"},
     "ripples-static": {"sync": "ripples-static"},
