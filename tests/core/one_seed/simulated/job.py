@@ -407,8 +407,10 @@ class Job:
         rest = [each for each in self._well if each not in workers and each.steps]
         if not rest or not all(each.steps or each.is_newcomer for each in self._well):
             return False
-        silent = sum(each.is_silent for each in self.workers)
-        return len(rest) > silent + (len(workers) if silently else 0)
+        silent = {each.rank for each in self.workers if each.is_silent}
+        if silently:
+            silent |= {each.rank for each in workers}
+        return len(rest) > len(silent)
 
     def _kill(self) -> bool:
         """Kill a worker."""
@@ -443,7 +445,11 @@ class Job:
     def _cut_off(self) -> bool:
         """Cut a host off, with all that is on it: a control plane maybe."""
         host = self.random.choice(self.hosts)
-        there = [each for each in self._well if each.process.host is host]
+        there = [
+            each
+            for each in self.workers
+            if each.process.host is host and not (each.outcome or each.process.is_dead)
+        ]
         if host.is_cut_off or not self._may_lose(*there, silently=True):
             return False
         serving, standing = self._serving(), self._standing_by()
