@@ -1,9 +1,10 @@
-"""What a newcomer goes on from: the model, the optimizer's state and the course's, from a member.
+"""What a newcomer goes on from: the model, the optimizer's state and the course's, from members.
 
 A view with a newcomer begins like any other. Before its members do anything together in it, one
 that is as far as any hands its state on, at a border: what all of a step has changed is there, and
-nothing of the next. Who lacks it is known by the decision (`membership.Decision.newcomers`), so if
-either end is lost on the way, the next view's members begin again, with another donor if need be.
+nothing of the next. Where all have the same state, all that are as far give parts of it at once.
+Who lacks it is known by the decision (`membership.Decision.newcomers`), so if either end is lost on
+the way, the next view's members begin again, with another donor if need be.
 
 Names, shapes and plain values go over the control plane, which is authenticated, with digests; the
 tensors' bytes go over the transport, and are held against those.
@@ -15,9 +16,10 @@ import io
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,6 +43,8 @@ _ALIGNED: Final = 16
 """Small tensors begin at multiples of so many bytes, as every type wants it."""
 _LARGE_BYTES: Final = 1 << 20
 """The bytes from which a tensor goes by itself."""
+_PIECE_BYTES: Final = 4 << 20
+"""The most that one donor gives at a time, before it is another's turn."""
 _BLOCK_BYTES: Final = 1 << 20
 """The bytes of which there is one checksum."""
 _NOBODY: Final = "All who had a model were lost before one handed it on to this newcomer."
@@ -80,8 +84,8 @@ class Donor:
         self._epoch = decision.view.epoch
         if own not in decision.reports:  # it is new itself
             return
-        donors = _donors(decision, self._replica.session)
-        takers = [taker for taker, donor in donors.items() if donor == own]
+        donors = _donors(decision, self._replica.session, share=self._is_exact)
+        takers = {taker: givers for taker, givers in donors.items() if own in givers}
         if takers or (donors and self._is_exact):
             state = _state_of(self._replica, executor, buffers)
             skeleton, tensors = _taken_apart(state)
@@ -98,11 +102,12 @@ class Donor:
         tensors: Sequence[Tensor],
         num_buffers: int,
         memory: Sequence[Tensor],
-        takers: Sequence[int],
+        takers: Mapping[int, Sequence[int]],
     ) -> None:
         replica, member = self._replica, self._replica.member
+        own = replica.communicator.rank
         with suppress(ShoalError):  # of a view that is over, or a job: others hear of that
-            if takers:
+            if any(own == givers[0] for givers in takers.values()):
                 file = io.BytesIO()
                 torch.save(skeleton, file)
                 self._say(_GIVEN, decision, file.getvalue())
@@ -111,7 +116,10 @@ class Donor:
                     return
                 send = replica.communicator.send
                 self._sent = [
-                    send(each, taker, channel=STATE_CHANNEL) for taker in takers for each in memory
+                    send(piece, taker, channel=STATE_CHANNEL)
+                    for taker, givers in takers.items()
+                    for giver, piece in _dealt(memory, tensors, num_buffers, givers)
+                    if giver == own
                 ]
             digests = _digests_of(tensors, num_buffers)
             self._say(_DIGESTS, decision, msgspec.msgpack.encode(digests))
@@ -134,10 +142,12 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
             if not decision.reports:
                 raise WorkerLost(_NOBODY)
             with member.acting_in(decision.view):
-                skeleton, tensors = _receive(replica, decision)
+                donors = _donors(decision, replica.session, share=executor.is_exact)
+                givers = donors[replica.communicator.rank]
+                skeleton, tensors = _receive(replica, decision, givers)
                 num_buffers = len(skeleton["buffers"])
                 digests = _digests_of(tensors, num_buffers)
-                _check(replica, decision, digests, is_exact=executor.is_exact)
+                _check(replica, decision, digests, givers[0], is_exact=executor.is_exact)
             steps = _load(replica, executor, _put_together(skeleton, tensors))
             with member.changed:
                 if member.is_in(decision.view):
@@ -145,30 +155,65 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
                     return steps
 
 
-def _donors(decision: Decision, training: str) -> dict[int, int]:
-    """Return who gives each newcomer of a view its state: those who are furthest, in turn."""
+def _donors(decision: Decision, training: str, *, share: bool) -> dict[int, tuple[int, ...]]:
+    """Return who gives each newcomer of a view its state: those who are furthest, in turn.
+
+    They `share` that where they all have the same; else there is one.
+    """
     rounds = decision.rounds_of(training)
     furthest = [rank for rank in sorted(rounds) if rounds[rank] == max(rounds.values())]
     newcomers = decision.newcomers if furthest else ()
-    return {rank: furthest[place % len(furthest)] for place, rank in enumerate(newcomers)}
+    found = {}
+    for place, rank in enumerate(newcomers):
+        first = place % len(furthest)
+        in_turn = (*furthest[first:], *furthest[:first])
+        found[rank] = in_turn if share else in_turn[:1]
+    return found
 
 
-def _receive(replica: Replica, decision: Decision) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return what a donor gives: the state without values, and the tensors that hold these."""
-    donor = _donors(decision, replica.session)[replica.communicator.rank]
-    (said,) = _await(replica, _GIVEN, decision, [donor])
+def _dealt(
+    memory: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    num_buffers: int,
+    givers: Sequence[int],
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the pieces of `memory`, which is for `tensors`, with who gives each.
+
+    The large parameters and states, of which each has the same, are dealt among all; buffers, and
+    what lies together with some of them, are the first one's.
+    """
+    large = [_num_bytes(tensor) >= _LARGE_BYTES for tensor in tensors]
+    first = len(memory) - sum(large)
+    end = first + sum(large[: len(large) - num_buffers])
+    for each in (*memory[:first], *memory[end:]):
+        yield givers[0], each
+    pieces = (piece for each in memory[first:end] for piece in each.split(_PIECE_BYTES))
+    yield from zip(cycle(givers), pieces, strict=False)
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _receive(
+    replica: Replica, decision: Decision, givers: Sequence[int]
+) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return what donors give: the state without values, and the tensors that hold these."""
+    (said,) = _await(replica, _GIVEN, decision, givers[:1])
     skeleton = torch.load(io.BytesIO(said), weights_only=True)
     _, empty = _taken_apart(skeleton)
     memory, tensors = _memory_for(empty)
     receive = replica.communicator.receive
-    for work in [receive(each, donor, channel=STATE_CHANNEL) for each in memory]:
+    pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers)
+    for work in [receive(piece, giver, channel=STATE_CHANNEL) for giver, piece in pieces]:
         work.wait()
     return skeleton, tensors
 
 
-def _check(replica: Replica, decision: Decision, digests: _Digests, *, is_exact: bool) -> None:
-    """Raise `MismatchError` unless what came is what the donor has, and all that are to have it."""
-    donor = _donors(decision, replica.session)[replica.communicator.rank]
+def _check(
+    replica: Replica, decision: Decision, digests: _Digests, donor: int, *, is_exact: bool
+) -> None:
+    """Raise `MismatchError` unless what came is what `donor` has, and all that are to have it."""
     ranks = sorted(decision.reports) if is_exact else [donor]
     fault = "What a worker says of its state is not understood"
     said = {
@@ -282,7 +327,7 @@ def _memory_for(
 
     Small ones lie together, and each large one by itself: in fresh memory, or where `large` says.
     """
-    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    sizes = [_num_bytes(tensor) for tensor in tensors]
     padded = [-(-size // _ALIGNED) * _ALIGNED if size < _LARGE_BYTES else 0 for size in sizes]
     together = torch.empty(sum(padded), dtype=torch.uint8, device=HOST)
     memory, found = [together] if len(together) else [], []
