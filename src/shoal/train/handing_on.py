@@ -80,7 +80,7 @@ class Donor:
         self._epoch = decision.view.epoch
         if own not in decision.reports:  # it is new itself
             return
-        donors = _donors(decision, self._replica.session)
+        donors = decision.donors(self._replica.session)
         takers = [taker for taker, donor in donors.items() if donor == own]
         if takers or (donors and self._is_exact):
             state = _state_of(self._replica, executor, buffers)
@@ -145,17 +145,9 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
                     return steps
 
 
-def _donors(decision: Decision, training: str) -> dict[int, int]:
-    """Return who gives each newcomer of a view its state: those who are furthest, in turn."""
-    rounds = decision.rounds_of(training)
-    furthest = [rank for rank in sorted(rounds) if rounds[rank] == max(rounds.values())]
-    newcomers = decision.newcomers if furthest else ()
-    return {rank: furthest[place % len(furthest)] for place, rank in enumerate(newcomers)}
-
-
 def _receive(replica: Replica, decision: Decision) -> tuple[dict[str, Any], list[Tensor]]:
     """Return what a donor gives: the state without values, and the tensors that hold these."""
-    donor = _donors(decision, replica.session)[replica.communicator.rank]
+    donor = decision.donors(replica.session)[replica.communicator.rank]
     (said,) = _await(replica, _GIVEN, decision, [donor])
     skeleton = torch.load(io.BytesIO(said), weights_only=True)
     _, empty = _taken_apart(skeleton)
@@ -168,7 +160,7 @@ def _receive(replica: Replica, decision: Decision) -> tuple[dict[str, Any], list
 
 def _check(replica: Replica, decision: Decision, digests: _Digests, *, is_exact: bool) -> None:
     """Raise `MismatchError` unless what came is what the donor has, and all that are to have it."""
-    donor = _donors(decision, replica.session)[replica.communicator.rank]
+    donor = decision.donors(replica.session)[replica.communicator.rank]
     ranks = sorted(decision.reports) if is_exact else [donor]
     fault = "What a worker says of its state is not understood"
     said = {
