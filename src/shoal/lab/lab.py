@@ -30,6 +30,7 @@ from shoal.scenario import (
     USUAL_QUEUE_BYTES,
     HostEvent,
     LinkEvent,
+    WorkerEvent,
     changed,
     packets_inside,
     rerouted,
@@ -279,6 +280,8 @@ class Lab(Closing):
         for event in self.spec.events:
             if isinstance(event, HostEvent):
                 agenda.append((event.at_s, partial(self.slow_down, event.host, event.slower)))
+                continue
+            if isinstance(event, WorkerEvent):
                 continue
             agenda.append((event.at_s, partial(self.change, event)))
             later = rerouted(self.spec, event)

@@ -70,6 +70,11 @@ class VirtualTime:
             self._awaited.add(process)
         self._ready.append((process, None))
 
+    def end(self, process: Process) -> None:
+        """Let a process that waits, or has not begun, go no further."""
+        process.close()
+        self._end(process)
+
     def give(self, signal: Signal, value: Any = None) -> None:
         """Let the processes that wait for `signal` go on, and have `value`."""
         signal.given, signal.value = True, value
