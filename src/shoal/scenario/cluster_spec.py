@@ -85,8 +85,8 @@ class WorkerEvent:
     at_s: float
     what: WorkerEventKind
     rank: int
-    host: int
-    """The number of the host that it is on."""
+    host: int | None = None
+    """The number of the host on which a rank comes that nobody has had."""
     lasts_s: float = 0.0
 
     @property
@@ -147,9 +147,7 @@ class ClusterSpec:
     @property
     def newcomers(self) -> list[int]:
         """The number of the host of each further rank, of those that come later."""
-        first = len(self.host_of)
-        hosts = {e.rank: e.host for e in self.worker_events if e.rank >= first}
-        return [hosts[rank] for rank in sorted(hosts)]
+        return [each.host for each in self.worker_events if each.host is not None]
 
     def without_worker_events(self) -> ClusterSpec:
         """Return the same cluster, whose workers all stay to the end."""

@@ -392,7 +392,7 @@ def _events(
     names = original.host_names
     found: list[tuple[LinkEvent | HostEvent | WorkerEvent, Table]] = []
     of_workers = [each for each in tables if is_of_worker(each)]
-    found += read_worker_events(of_workers, _host_of(names), len(names) * workers, workers)
+    found += read_worker_events(of_workers, _host_of(names), len(names) * workers)
     for table in tables:
         if table in of_workers:
             continue

@@ -75,6 +75,10 @@ class Attendance:
         self._settled = Signal()
         self._lines: dict[int, bytes] = {}
         """The connections of those who run, as the control plane knows them."""
+        self._watched: set[int] = set()
+        """Those whose heartbeats the control plane waits for."""
+        self._lost: set[int] = set()
+        """Those who live, are out, and do not know it yet."""
         self._unheard: dict[int, list[Reply]] = {}
         """What workers have not heard yet since they stand still."""
         self._ending: set[int] = set()
@@ -83,10 +87,13 @@ class Attendance:
         """The members that have no state to go on from yet."""
         self._owing: dict[int, int] = {}
         """The member that has not begun to hand its state on, by the newcomer that lacks it."""
+        self._handing_on: list[Process] = []
+        """What sends states to newcomers."""
         self._taken_in: dict[int, Signal] = {}
         """What newcomers wait for: True if they have what they go on from."""
         for rank in world.view.members:
             self._open_line(rank)
+            self._watched.add(rank)
             self._tell(rank, Heartbeat(rank))
 
     @property
@@ -141,6 +148,20 @@ class Attendance:
         """Note that a worker knows that nobody trains any more."""
         self._ended.add(rank)
 
+    def check_ended(self) -> None:
+        """Raise `UsageError` if nobody has come to the end.
+
+        And `AssertionError` if somebody who could train waits for ever.
+        """
+        if not self._ending:
+            raise self._over("Nobody is left.")
+        waiting = [
+            rank
+            for rank in self._lines
+            if rank not in self._ending and not self.lives.is_standing(rank)
+        ]
+        assert not waiting, waiting
+
     def at_border(self, rank: int) -> None:
         """Let a worker hand its state on if a newcomer waits for it: nothing is half done here."""
         if self._owing and not self.is_fenced:
@@ -165,6 +186,7 @@ class Attendance:
     def _end(self, rank: int) -> None:
         self.lives.end(rank)
         self.log.forget(rank)
+        self._watched.discard(rank)
         self._taken_in.pop(rank, None)
 
     def _close(self, line: bytes) -> Process:
@@ -188,29 +210,44 @@ class Attendance:
         if self._lines.get(rank) != line or not self.lives.is_standing(rank):
             return  # it was killed, or goes on already
         self.lives.go_on(rank)
-        if rank in self.lives.gone:
+        if rank in self._lost:
             self._come(rank)
             return
+        self._tell(rank, Heartbeat(rank))
         unheard, self._unheard[rank] = self._unheard[rank], []
         for reply in unheard:
             self._hear(rank, reply)
 
     def _look_for_silence(self) -> Process:
-        """Look who is silent, as often as the control plane does, while somebody stands still."""
+        """Look who is silent, as often as the control plane does, while somebody stands still.
+
+        The heartbeats of the others come in time; nobody carries them.
+        """
         tick = self._terms.tick_ms * PICOSECONDS // 1_000
-        while standing := [rank for rank in self._lines if self.lives.is_standing(rank)]:
+        while any(map(self.lives.is_standing, self._lines)) or self._membership.proposal:
             yield tick - self._world.time.now % tick
-            for rank in self._lines.keys() - standing:
-                self._handler.handle(self._lines[rank], Heartbeat(rank), self._now_ns)
+            for rank, line in self._lines.items():
+                if not self.lives.is_standing(rank):
+                    self._handler.handle(line, Heartbeat(rank), self._now_ns)
             self._carry(self._handler.tick(self._now_ns))
-            states = {each.rank: each.state for each in self._handler.dump(self._now_ns).workers}
-            for rank in standing:
-                if states.get(rank) is WorkerState.LOST and rank not in self.lives.gone:
-                    self._end(rank)
+            for each in self._handler.dump(self._now_ns).workers:
+                if each.state is WorkerState.LOST and each.rank in self._watched:
+                    self._lose(each.rank)
+
+    def _lose(self, rank: int) -> None:
+        """Let a worker end that is lost and lives; once it can hear that it is out it comes again.
+
+        Nothing that it still does counts.
+        """
+        self._end(rank)
+        self._lost.add(rank)
+        if not self.lives.is_standing(rank):
+            self._come(rank)
 
     def _come(self, rank: int) -> None:
         """Let a process come to the job as `rank`."""
         self._open_line(rank)
+        self._lost.discard(rank)
         self._ending.discard(rank)
         self._ended.discard(rank)
         self.lives.begin(rank, self._join(rank), awaited=True)
@@ -255,6 +292,7 @@ class Attendance:
     def _hear(self, rank: int, reply: Reply) -> None:
         match reply:
             case Arrived():
+                self._watched.add(rank)
                 self._tell(rank, Apply(rank, self._world.host_of[rank]))
             case Prepare(preparation):
                 self.lives.begin(rank, self._prepare(rank, preparation))
@@ -266,12 +304,14 @@ class Attendance:
             case Refused(reason) | Rejected(_, reason):
                 self._refuse(rank, reason)
             case Lost(_, reason):
-                seconds = self._world.time.now / PICOSECONDS
-                message = (
-                    f"The job ends after {seconds:g} s of virtual time: {reason} Fewer workers are"
-                    " left than min_workers says, or too few to know that no others go on."
+                raise self._over(
+                    f"{reason} Fewer workers are left than min_workers says, or too few to know"
+                    " that no others go on."
                 )
-                raise UsageError(message)
+
+    def _over(self, why: str) -> UsageError:
+        seconds = self._world.time.now / PICOSECONDS
+        return UsageError(f"The job ends after {seconds:g} s of virtual time: {why}")
 
     def _refuse(self, rank: int, reason: str) -> None:
         if (taken_in := self._taken_in.pop(rank, None)) is not None:
@@ -290,6 +330,9 @@ class Attendance:
         """Let nothing of the view complete any more."""
         if not self.is_fenced:
             self._executor.drop()
+            for process in self._handing_on:  # whoever is in the next view gets it from one there
+                self._world.time.end(process)
+            self._handing_on.clear()
         self._proposal = proposal
 
     def _report(self, rank: int) -> Report | None:
@@ -306,6 +349,8 @@ class Attendance:
         world = self._world
         if decision.view.epoch <= world.view.epoch:
             return
+        if not decision.reports:
+            raise self._over("All who had a model were lost before one handed it on.")
         self._proposal = None
         world.view = decision.view_of(_TRAINING)
         self.lives.gone -= set(world.view.members)
@@ -325,15 +370,15 @@ class Attendance:
         self._world.learner.hand_on(donor, taker)
         counts = self._executor.courses[donor].handed_on()
         position = self._world.times[donor].position
-        self._world.time.begin(self._send_state(donor, taker, counts, position))
+        process = self._send_state(donor, taker, counts, position)
+        self._handing_on.append(process)
+        self._world.time.begin(process)
 
     def _send_state(self, donor: int, taker: int, counts: dict[str, int], position: int) -> Process:
-        world, epoch, began = self._world, self._world.view.epoch, self._world.time.now
+        world, began = self._world, self._world.time.now
         size = world.model.bytes * (1 + world.learner.state_per_parameter)
         yield world.send(donor, [taker], [size])
         yield from self.lives.held_up((donor, taker), began)
-        if self.is_fenced or world.view.epoch != epoch:
-            return  # whoever is in the next view gets it from somebody there
         self._lacking.discard(taker)
         members = world.view.members
         world.learner.attend([rank for rank in members if rank not in self._lacking])

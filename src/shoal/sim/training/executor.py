@@ -77,12 +77,17 @@ class AbstractExecutor(AbstractSimulatedStrategy):
             yield from self.step(rank, step, course.step())
             world.stepped(rank)
         yield from self.settle(rank)
-        world.begin(rank, self._farewell(rank))
+        self.bid_farewell(rank)
 
-    def _farewell(self, rank: int) -> Process:
+    def bid_farewell(self, rank: int) -> None:
+        """Begin the end of a worker that has made its steps."""
         attendance = self._world.attendance
         if attendance is not None:
             attendance.note_ending(rank)
+        self._world.begin(rank, self._farewell(rank))
+
+    def _farewell(self, rank: int) -> Process:
+        attendance = self._world.attendance
         yield from self.carry_out(rank, self.courses[rank].finish())
         if attendance is not None:
             attendance.note_ended(rank)

@@ -42,10 +42,6 @@ class Lives:
         """Return whether a worker stands still."""
         return rank in self._stopped
 
-    def is_running(self, rank: int) -> bool:
-        """Return whether a worker is there, though it may stand still."""
-        return bool(self._running[rank])
-
     def end(self, rank: int) -> None:
         """Let all that a worker runs go no further."""
         self.gone.add(rank)

@@ -314,6 +314,8 @@ def simulate(
             tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
         )
     world.time.network.check_conservation()
+    if world.attendance is not None and not world.learner.is_satisfied:
+        world.attendance.check_ended()
     made.finish(world)
     world.learner.finish(max(each.ended for each in world.times))
     if world.summing is not None and world.summing.lossy_bytes:

@@ -137,7 +137,7 @@ class SumsExecutor(AbstractExecutor):
         before = self._owed[rank]
         if before is not None:
             yield from self._end_step(rank, before)
-        self._world.begin(rank, self._farewell(rank))
+        self.bid_farewell(rank)
 
     def step(self, rank: int, step: int, acts: Acts) -> Process:
         """Carry out `acts`; the first of them, a sum, begins with computing."""
