@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shoal.control import Answer, Reply, Request, Terms
-    from shoal.membership import Decision, Preparation, Proposal
+    from shoal.membership import Decision, Preparation, Proposal, View
     from shoal.scenario import WorkerEvent
     from shoal.sim.training.executor import AbstractExecutor
     from shoal.sim.training.world import World
@@ -106,6 +106,10 @@ class Attendance:
         """Whether a member makes steps of its own."""
         return not self._ending.issuperset(self._world.view.members)
 
+    def is_in(self, view: View) -> bool:
+        """Return whether `view` is the present one, and not about to change."""
+        return not self.is_fenced and self._world.view.epoch == view.epoch
+
     def settled(self) -> Process:
         """Wait until the view is not about to change."""
         while self.is_fenced:
@@ -123,8 +127,9 @@ class Attendance:
                 self.log.fire(number, [event.rank])
                 self._come(event.rank)
                 continue
-            if event.rank not in self._lines:
-                self.log.remark(number, "the worker was not there")
+            why_not = self._why_not(event)
+            if why_not:
+                self.log.remark(number, why_not)
                 continue
             others = [rank for rank in self._world.view.members if rank != event.rank]
             self.log.fire(number, [rank for rank in others if rank not in self._ending])
@@ -134,6 +139,14 @@ class Attendance:
                 self._freeze(event.rank)
                 lasts = round(event.lasts_s * PICOSECONDS)
                 self._world.time.begin(self._thaw(event.rank, self._lines[event.rank], lasts))
+
+    def _why_not(self, event: WorkerEvent) -> str:
+        """Return why an event has nobody to happen to; nothing if it has."""
+        if event.rank not in self._lines:
+            return "the worker was not there"
+        if event.what == "freeze" and self.lives.is_standing(event.rank):
+            return "the worker stood still already"
+        return ""
 
     def note_step(self, rank: int) -> None:
         """Note that a worker has made a step."""
@@ -147,6 +160,7 @@ class Attendance:
     def note_ended(self, rank: int) -> None:
         """Note that a worker knows that nobody trains any more."""
         self._ended.add(rank)
+        self.at_border(rank)
 
     def check_ended(self) -> None:
         """Raise `UsageError` if nobody has come to the end.
@@ -195,8 +209,6 @@ class Attendance:
 
     def _freeze(self, rank: int) -> None:
         """Let a worker stand still; its last heartbeat was when it was due last."""
-        if self.lives.is_standing(rank):
-            return
         if not any(map(self.lives.is_standing, self._lines)):
             self._world.time.begin(self._look_for_silence())
         self.lives.stop(rank)
@@ -364,6 +376,8 @@ class Attendance:
         self.log.note_view(decision.changes)
         settled, self._settled = self._settled, Signal()
         world.time.give(settled)
+        for rank in self._ended.intersection(self._owing.values()):
+            self.at_border(rank)
 
     def _hand_on(self, donor: int, taker: int) -> None:
         """Begin to send what a newcomer lacks, as it is now."""

@@ -19,6 +19,7 @@ from shoal.sim.training.layerwise_means import REST, LayerwiseMean
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
+    CHANGED,
     Act,
     Acts,
     AskGroup,
@@ -219,17 +220,21 @@ class MeansExecutor(AbstractExecutor):
             )
         return meeting.attend(rank)
 
-    def _begin(self, rank: int, mean: Mean) -> Process:
+    def _begin(self, rank: int, mean: Mean) -> Generator[int | Signal, Any, object]:
         """Take part in a mean that the next forward pass waits for; the one before is over."""
+        view, attendance = self._world.view, self._world.attendance
         yield from self.settle(rank)
+        if attendance is not None and not attendance.is_in(view):
+            return CHANGED
         if len(mean.members) < 2 or not self._is_of_run(mean):
-            return
+            return None
         key = mean.number, mean.members[0]
         if key not in self._layerwise:
             exchange = partial(self._exchange_pieces, key, mean)
             self._layerwise[key] = LayerwiseMean(self._world, mean.members, exchange)
         self._owed[rank] = self._layerwise[key]
         self._layerwise[key].arrive()
+        return None
 
     def _is_of_run(self, mean: Mean) -> bool:
         """Return whether somebody trains in this round; all workers make as many steps.
