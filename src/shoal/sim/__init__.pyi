@@ -4,6 +4,7 @@ from shoal.sim.happenings import check_ways as check_ways
 from shoal.sim.happenings import left_out_of_packets as left_out_of_packets
 from shoal.sim.happenings import loses as loses
 from shoal.sim.happenings import not_modelled as not_modelled
+from shoal.sim.network import TCP_HEADERS as TCP_HEADERS
 from shoal.sim.network import Network as Network
 from shoal.sim.packet.simulation import DROPPED as DROPPED
 from shoal.sim.packet.simulation import GONE as GONE

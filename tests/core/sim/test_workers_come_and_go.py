@@ -1,4 +1,4 @@
-"""Workers that die, stand still and come in virtual time: who counts, what it costs, who goes on."""
+"""Workers that die, stand still and come in virtual time: who counts, who goes on, at what cost."""
 
 from __future__ import annotations
 
@@ -192,6 +192,17 @@ def test_one_after_the_other_dies_until_one_is_left() -> None:
         assert out.counters["views"] == 5
 
 
+def test_fewer_are_left_than_a_group_is_to_have() -> None:
+    for name, options in (
+        ("ripples", {"group_size": 4}),
+        ("ripples-random", {"group_size": 4}),
+        ("ds-sync", {"shuffle": "random", "group_size": 4}),
+    ):
+        out = run(name, cluster(4, kill(1.05, 2), kill(1.5, 1)), **options)
+        assert (out.steps_by_rank[0], out.steps_by_rank[3]) == (STEPS, STEPS)
+        assert len(out.events) == out.counters["views"] == 2
+
+
 def test_too_few_are_left() -> None:
     job = training(min_workers=3)
     where = cluster(4, kill(1.0, 3), kill(1.5, 2))
@@ -330,6 +341,7 @@ def test_the_same_seed_comes_to_the_same_and_events_change_nothing_before_them()
         ("ps-layers", {}, "needs all workers to the end"),
         ("all-reduce", {"overlap": "next-forward"}, "make a sum again"),
         ("all-reduce", {"algorithm": "hierarchical"}, "hierarchical"),
+        ("ds-sync", {"shuffle": "topology"}, "shuffle='topology'"),
     ],
 )
 def test_what_needs_all_workers_says_so(name: str, options: dict[str, Any], sentence: str) -> None:
