@@ -14,9 +14,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.setting import headings
+from shoal.cli.setting import headings, words
 from shoal.report import FILE_WIDTH, MAX_LABEL_WIDTH, listed
-from shoal.sim import Outcome
+from shoal.sim import EventOutcome, Outcome
 from shoal.sweeps import Spread, spread_of_all, with_interval
 
 if TYPE_CHECKING:
@@ -65,10 +65,40 @@ def print_simulation(rows: Sequence[Row], console: Console) -> None:
     seeds = len(rows[0][1])
     if seeds > 1:
         console.print(f"Mean over {seeds} seeds, and half of its 95 % interval.")
+    for line in _happened(rows):
+        console.print(line, soft_wrap=True)
     for line in _legend(columns, is_marked=len(rows) > 1):
         console.print(Text(line, style="dim"))
     if not all(each.curve for _, outcomes in rows for each in outcomes):
         console.print(Text(_NOTHING_LEARNT, style="dim"))
+
+
+def _happened(rows: Sequence[Row]) -> list[str]:
+    """Return what became of the events of workers, a line for each strategy and event."""
+    lines = []
+    for settings, outcomes in rows:
+        setting = f" ({words(settings)})" if settings else ""
+        for number, first in enumerate(outcomes[0].events):
+            every = [each.events[number] for each in outcomes]
+            name = f"{outcomes[0].name}{setting}: {first.words}"
+            fired = [each for each in every if each.fired_s is not None]
+            parts = [
+                f"{what} after {with_interval(spread, '.3g', missing='')} s"
+                for what, spread in (
+                    ("a new view", spread_of_all([each.view_s for each in fired])),
+                    (_stepped(first), spread_of_all([each.step_s for each in fired])),
+                )
+                if spread is not None
+            ]
+            remarks = list(dict.fromkeys(each.remark for each in every if each.remark))
+            if len(fired) < len(every):
+                parts.append(f"it happened in {len(fired)} of {len(every)} runs")
+            lines.append(f"{name}: {'; '.join([*parts, *remarks]) or 'nobody waited for it'}.")
+    return [*lines, ""] if lines else []
+
+
+def _stepped(event: EventOutcome) -> str:
+    return "its first step" if event.words.startswith("join") else "all others had made a step"
 
 
 def _needed_width(table: Table, console: Console) -> int:

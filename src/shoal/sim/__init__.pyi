@@ -20,6 +20,7 @@ from shoal.sim.training.model import FORWARD as FORWARD
 from shoal.sim.training.networks import TRANSPORTS as TRANSPORTS
 from shoal.sim.training.networks import level_of as level_of
 from shoal.sim.training.networks import make_network as make_network
+from shoal.sim.training.outcome import EventOutcome as EventOutcome
 from shoal.sim.training.outcome import Outcome as Outcome
 from shoal.sim.training.racks import racks_of as racks_of
 from shoal.sim.training.real_size import of_real_size as of_real_size
