@@ -183,6 +183,11 @@ def plan(
             failures,
         )
         write_whole(json, indented_json(report))  # first, for the table's reader may have gone
+    _print(found, failures)
+
+
+def _print(found: Ranking, failures: Failures | None) -> None:
+    """Print the table, what its columns are, and the lines to paste."""
     console = output_console()
     columns = _columns(found, failures)
     console.print(_table(found, columns))

@@ -37,9 +37,9 @@ class Strikes:
         self._agenda = [(event.at_s, number, event) for number, event in enumerate(events)]
         heapify(self._agenda)
         self._awake: list[tuple[float, int, Worker]] = []
-        """Those that stand still, and when they go on."""
+        """The workers that stand still, and when they go on."""
         self.killed: list[Worker] = []
-        """Those that have been killed, whose end is no failure."""
+        """The workers that have been killed, whose end is no failure."""
         self.remarks: list[str] = []
         """What came to nothing, and why."""
 

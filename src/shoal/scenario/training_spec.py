@@ -134,7 +134,7 @@ class TrainingSpec:
     server_cost_s: float | None = parsed(_cost, None)
     """Software, for a push and a pull; None: as measured, or what that many messages cost."""
     min_workers: int = parsed(whole(1, 1_000_000), 1)
-    """With fewer workers left the job ends, if workers come and go at all: as of `shoal.init`."""
+    """The least number of workers with which the job goes on, as of `shoal.init`."""
     deadline_s: float = parsed(_deadline, 60.0)
     """The seconds in which a worker must do what others wait for; says how long one may be silent
     before it is lost: as of `shoal.init`."""

@@ -76,9 +76,9 @@ class Attendance:
         self._lines: dict[int, bytes] = {}
         """The connections of those who run, as the control plane knows them."""
         self._watched: set[int] = set()
-        """Those whose heartbeats the control plane waits for."""
+        """The ranks whose heartbeats the control plane waits for."""
         self._lost: set[int] = set()
-        """Those who live, are out, and do not know it yet."""
+        """The ranks that live, are out, and do not know it yet."""
         self._unheard: dict[int, list[Reply]] = {}
         """What workers have not heard yet since they stand still."""
         self._ending: set[int] = set()

@@ -30,7 +30,7 @@ class _Entry:
         self.view: int | None = None
         self.stepped: int | None = None
         self.awaited: set[int] = set()
-        """Whose next step is looked for."""
+        """The ranks whose next step is looked for."""
         self.remark = ""
 
 

@@ -27,7 +27,7 @@ class Lives:
         self._stopped: dict[int, tuple[int, Signal]] = {}
         """Says of those that stand still since when, and what is given when they go on."""
         self._stops: list[tuple[int, int, int]] = []
-        """Who stood still, from when to when."""
+        """The ranks that stood still, from when to when."""
         self.gone: set[int] = set()
         """The workers that have ended, and that nobody has let in again."""
 

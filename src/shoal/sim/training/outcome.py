@@ -14,7 +14,7 @@ class EventOutcome:
     words: str
     """What was to happen."""
     fired_s: float | None
-    """When it happened; None: it did not."""
+    """The time when it happened; None: it did not."""
     view_s: float | None = None
     """The time from there until the members went on in a view that it led to; None: they did not,
     or needed none."""
