@@ -75,26 +75,32 @@ def print_simulation(rows: Sequence[Row], console: Console) -> None:
 
 def _happened(rows: Sequence[Row]) -> list[str]:
     """Return what became of the events of workers, a line for each strategy and event."""
-    lines = []
+    lines: list[str] = []
     for settings, outcomes in rows:
         setting = f" ({words(settings)})" if settings else ""
-        for number, first in enumerate(outcomes[0].events):
-            every = [each.events[number] for each in outcomes]
-            name = f"{outcomes[0].name}{setting}: {first.words}"
-            fired = [each for each in every if each.fired_s is not None]
-            parts = [
-                f"{what} after {with_interval(spread, '.3g', missing='')} s"
-                for what, spread in (
-                    ("a new view", spread_of_all([each.view_s for each in fired])),
-                    (_stepped(first), spread_of_all([each.step_s for each in fired])),
-                )
-                if spread is not None
-            ]
-            remarks = list(dict.fromkeys(each.remark for each in every if each.remark))
-            if len(fired) < len(every):
-                parts.append(f"it happened in {len(fired)} of {len(every)} runs")
-            lines.append(f"{name}: {'; '.join([*parts, *remarks]) or 'nobody waited for it'}.")
+        lines += [
+            f"{outcomes[0].name}{setting}: {every[0].words}: {_said(every)}."
+            for every in zip(*(each.events for each in outcomes), strict=True)
+        ]
     return [*lines, ""] if lines else []
+
+
+def _said(every: Sequence[EventOutcome]) -> str:
+    """Return what became of one event in each run."""
+    fired = [each for each in every if each.fired_s is not None]
+    spreads = {
+        "a new view": spread_of_all([each.view_s for each in fired]) if fired else None,
+        _stepped(every[0]): spread_of_all([each.step_s for each in fired]) if fired else None,
+    }
+    parts = [
+        f"{what} after {with_interval(spread, '.3g')} s"
+        for what, spread in spreads.items()
+        if spread is not None
+    ]
+    if len(fired) < len(every):
+        parts.append(f"it happened in {len(fired)} of {len(every)} runs")
+    parts += dict.fromkeys(each.remark for each in every if each.remark)
+    return "; ".join(parts) or "nobody waited for it"
 
 
 def _stepped(event: EventOutcome) -> str:
