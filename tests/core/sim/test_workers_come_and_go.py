@@ -392,17 +392,17 @@ def history(draw: random.Random, size: int) -> tuple[WorkerEvent, ...]:
     return tuple(events)
 
 
-def check(name: str, options: dict[str, Any], learner: Told, out: Outcome) -> None:
+def check(name: str, learner: Told, out: Outcome, deaths: Counter[int]) -> None:
     """Raise `AssertionError` for steps that nobody made, or that count where they must not."""
-    assert max(out.steps_by_rank) <= STEPS
     assert out.steps == sum(out.steps_by_rank)
     assert len(out.milestones_s) >= 1
     assert all(then <= now for then, now in pairwise(out.milestones_s))
     if name != "all-reduce":
-        late = [made - learner.updates[rank] for rank, made in enumerate(out.steps_by_rank)]
-        assert all(-1 <= each <= 0 for each in late) or options  # one may die after its update
+        for rank, made in enumerate(out.steps_by_rank):  # one may die after its update
+            assert 0 <= learner.updates[rank] - made <= deaths[rank]
         return
     # every sum counts one step of each member, and of nobody else; there is one of each number
+    assert max(out.steps_by_rank) <= STEPS  # others may go on from a model that is behind theirs
     assert len(learner.sums) == STEPS
     made = Counter(rank for each in learner.sums for rank in each)
     assert {rank: n for rank, n in enumerate(out.steps_by_rank) if n} == made
@@ -424,7 +424,7 @@ def outcome_of(
 def test_random_histories() -> None:
     """Nobody who could go on waits for ever, as the simulator finds; and what counts is right."""
     ended, went_on = 0, Counter[str]()
-    for seed in range(examples(2_000, share=10)):
+    for seed in range(examples(1_000)):
         draw = random.Random(seed)
         name, options = GOING_ON[seed % len(GOING_ON)]
         size = draw.choice((2, 3, 4, 6))
@@ -440,7 +440,7 @@ def test_random_histories() -> None:
         if out is None:
             ended += 1
             continue
-        check(name, options, learner, out)
+        check(name, learner, out, Counter(e.rank for e in where.worker_events if e.what != "join"))
         went_on.update(["runs"])
         went_on.update({k: int(n) for k, n in out.counters.items() if k in COUNTED})
     assert went_on["runs"] > 10 * ended
