@@ -115,10 +115,6 @@ class Attendance:
         while self.is_fenced:
             yield self._settled
 
-    def begin(self, rank: int) -> None:
-        """Let a worker that is there from the beginning train."""
-        self.lives.begin(rank, self._executor.worker(rank), awaited=True)
-
     def happen(self) -> Process:
         """Let the events happen when they are due."""
         for number, event in enumerate(self.log.events):
