@@ -29,6 +29,11 @@ _DURATIONS: Final[Mapping[str, Fraction | int]] = {
     "s": 1,
     "min": 60,
 }
+_LONG_DURATIONS: Final[Mapping[str, Fraction | int]] = {
+    **_DURATIONS,
+    "h": 3_600,
+    "d": 86_400,
+}
 _SIZES: Final[Mapping[str, Fraction | int]] = {
     "B": 1,
     "kB": 10**3,
@@ -64,6 +69,11 @@ def parse_duration(text: object) -> float:
     return seconds
 
 
+def parse_long_duration(text: object) -> float:
+    """Return seconds of a text such as "30 d", of any length; raise `UsageError`."""
+    return _parse(text, _LONG_DURATIONS, "a time such as '30 d'")
+
+
 def parse_size(text: object) -> int:
     """Return bytes of a text such as "128 kB" (1 kB is 1000 B), `MOST_BYTES` at most.
 
@@ -97,6 +107,13 @@ def rate_text(bits_per_s: float) -> str:
 def duration_text(seconds: float) -> str:
     """Return a time as people write it, to four digits and the nanosecond: "20 us"."""
     return _text(round(seconds, 9), _DURATIONS)
+
+
+def long_duration_text(seconds: float) -> str:
+    """Return a time as people write it, to four digits: "30 d"."""
+    fitting = [(name, unit) for name, unit in _LONG_DURATIONS.items() if unit <= seconds]
+    name, unit = fitting[-1] if fitting else ("s", 1)
+    return f"{_digits(seconds / float(unit))} {name}"
 
 
 def share_text(share: float) -> str:

@@ -18,12 +18,14 @@ from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
 from shoal.diverged import text_of
 from shoal.errors import UsageError
 from shoal.jobs import Environment, describe_environment, indented_json, write_whole
-from shoal.quantities import duration_text
+from shoal.quantities import duration_text, long_duration_text, parse_long_duration
 from shoal.report import output_console
 from shoal.scenario import read_scenario
 
 if TYPE_CHECKING:
-    from shoal.plan import Ranking
+    from collections.abc import Sequence
+
+    from shoal.plan import Failures, Ranking
     from shoal.scenario import Scenario
 
 TransportsOption = Annotated[
@@ -44,6 +46,32 @@ ComputeOption = Annotated[
     typer.Option(metavar="TIME", help='How long a step of one worker computes, such as "350 ms".'),
 ]
 
+FailsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine-fails-every",
+        metavar="TIME",
+        help='The mean time until a machine dies, such as "30 d": rank by what is left of the pace'
+        " as machines die.",
+    ),
+]
+BackOption = Annotated[
+    str, typer.Option(metavar="TIME", help="The time until a machine that has died is back.")
+]
+CheckpointOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="The time between two checkpoints, of strategies whose job starts again.",
+    ),
+]
+RestartOption = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="The time until such a job trains again, machines apart."),
+]
+
+_GOING_ON: Final = "session = shoal.init(min_workers=1)  # goes on without workers that are lost"
+
 SHOWN = 10
 """Candidates in the table; a file holds all."""
 
@@ -59,11 +87,16 @@ class PlanReport(msgspec.Struct, frozen=True):
     measured: str | None = None
     """The trace that `--measured` named."""
 
+    failures: Any = None
+    """How machines die, if `--machine-fails-every` says so."""
+
 
 _LEGEND: Final = {
     "ms/step": "time that a worker takes for a step, on the mean over the workers",
     "s to target": "virtual seconds until the small model has learnt as much as is asked of it; the"
     " best is first",
+    "goodput": "samples that count per second, over those on machines that never die; the time to"
+    " the target is longer by so much",
     "steps": "steps that a worker has made by then, on the mean",
     "wait": "share of the workers' time spent waiting for others",
     "exchange": "share of it spent sending and receiving, beyond what computing hides",
@@ -85,6 +118,10 @@ def plan(
     compute: ComputeOption = None,
     measured: MeasuredOption = None,
     transports: TransportsOption = None,
+    machine_fails_every: FailsOption = None,
+    back_after: BackOption = "5 min",
+    checkpoint_every: CheckpointOption = "10 min",
+    restart_takes: RestartOption = "1 min",
     jobs: JobsOption = None,
     ray: RayOption = False,
     runs: RunsOption = None,
@@ -104,6 +141,10 @@ def plan(
     assert job is not None
     if job.dataset and job.model is not None:  # a stand-in learns, the job's model sets the clock
         read = replace(read, training=of_real_size(job, job.dataset, job.model))
+    if read.cluster.worker_events:
+        sys.stderr.write("note: a plan leaves out the events of workers; simulate has them.\n")
+        read = replace(read, cluster=read.cluster.without_worker_events())
+    failures = _failures(read, machine_fails_every, back_after, checkpoint_every, restart_takes)
     require_writable(json)
     is_carried = transports
     if is_carried is None:
@@ -120,11 +161,12 @@ def plan(
     sweeping = Sweeping(jobs, ray, runs)
     screening = ranking.runs_of(read, has_time=is_carried and packets.is_calibrated(read))
     flows = [each.result for each in sweeping.make(screening, ranking.Prediction)]
-    found = ranking.make_plan(flows)
+    deaths = failures, ranking.hand_on_seconds(read)
+    found = ranking.make_plan(flows, (), *deaths)
     if is_carried:
         sys.stderr.write(f"note: {packets.left_out(read, found.ranked)}\n")
         again = sweeping.make(packets.runs_of(read, found.ranked), ranking.Prediction)
-        found = ranking.make_plan([each.result for each in again], flows)
+        found = ranking.make_plan([each.result for each in again], flows, *deaths)
     if json is not None:
         stand_in = (
             f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g},"
@@ -132,16 +174,29 @@ def plan(
         )
         trace = None if measured is None else measured.name
         report = PlanReport(
-            cluster.name, read.cluster.seed, stand_in, describe_environment(), found, trace
+            cluster.name,
+            read.cluster.seed,
+            stand_in,
+            describe_environment(),
+            found,
+            trace,
+            failures,
         )
         write_whole(json, indented_json(report))  # first, for the table's reader may have gone
+    _print(found, failures)
+
+
+def _print(found: Ranking, failures: Failures | None) -> None:
+    """Print the table, what its columns are, and the lines to paste."""
     console = output_console()
-    console.print(_table(found))
+    columns = _columns(found, failures)
+    console.print(_table(found, columns))
     console.print()
-    for name, meaning in _LEGEND.items():
-        if name != "lost" or found.screened:
-            console.print(Text(f"{name}: {meaning}.", style="dim"))
+    for name in columns:
+        console.print(Text(f"{name}: {_LEGEND[name]}.", style="dim"))
     console.print(f"\n{found.reason}\n")
+    if failures is not None and found.ranked[0].goes_on:
+        console.print(_GOING_ON, soft_wrap=True)
     console.print(found.ranked[0].line, soft_wrap=True)
 
 
@@ -175,27 +230,69 @@ def _with_job(
     return replace(read, training=job)
 
 
-def _table(found: Ranking) -> Table:
+def _failures(
+    read: Scenario, fails_every: str | None, back: str, checkpoint: str, restart: str
+) -> Failures | None:
+    """Return how machines die, as the options say, and say what is assumed."""
+    if fails_every is None:
+        return None
+    from shoal.plan import Failures
+
+    assert read.training is not None
+    found = Failures(
+        machines=read.cluster.topology.hosts,
+        fails_every_s=_seconds("--machine-fails-every", fails_every),
+        back_s=_seconds("--back-after", back),
+        checkpoint_every_s=_seconds("--checkpoint-every", checkpoint),
+        restart_s=_seconds("--restart-takes", restart),
+        deadline_s=read.training.deadline_s,
+    )
+    sys.stderr.write(
+        f"note: each of {found.machines:,} machines dies every"
+        f" {long_duration_text(found.fails_every_s)} and is back after"
+        f" {long_duration_text(found.back_s)}. Strategies that go on (min_workers) lose the silence"
+        " until that is known, and the newcomer's way in; the others start again"
+        f" {long_duration_text(found.restart_s)} after that from a checkpoint, written every"
+        f" {long_duration_text(found.checkpoint_every_s)}.\n"
+    )
+    return found
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_long_duration(text)
+    except UsageError as error:
+        message = f"{option}: {error}"
+        raise UsageError(message) from error
+
+
+def _columns(found: Ranking, failures: Failures | None) -> list[str]:
+    """Return the columns that have something to say."""
+    left_out = {"lost": not found.screened, "goodput": failures is None}
+    return [name for name in _LEGEND if not left_out.get(name, False)]
+
+
+def _table(found: Ranking, columns: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
     is_carried = bool(found.screened)
     if is_carried:
         table.add_column("transport")
-    for name in _LEGEND:
-        if name != "lost" or is_carried:
-            table.add_column(name, justify="right")
+    for name in columns:
+        table.add_column(name, justify="right")
     for each in found.ranked[:SHOWN]:
-        met = each.seconds_to_target
-        table.add_row(
-            each.name,
-            *([each.transport] if is_carried else []),
-            f"{each.step_ms:.1f}",
-            "not met" if met is None else f"{met:.1f}",
-            "" if met is None else f"{each.steps_to_target:.0f}",
-            f"{each.wait_share:.0%}",
-            f"{each.exchange_share:.0%}",
-            "" if each.steps_behind is None else f"{each.steps_behind}",
-            text_of(each.consensus_distance, ".2f"),
-            *([f"{each.lost_share:.1%}"] if is_carried else []),
-        )
+        met = each.expected_s
+        cells = {
+            "ms/step": f"{each.step_ms:.1f}",
+            "s to target": "not met" if met is None else f"{met:.1f}",
+            "goodput": f"{each.goodput:.1%}",
+            "steps": "" if met is None else f"{each.steps_to_target:.0f}",
+            "wait": f"{each.wait_share:.0%}",
+            "exchange": f"{each.exchange_share:.0%}",
+            "behind": "" if each.steps_behind is None else f"{each.steps_behind}",
+            "apart": text_of(each.consensus_distance, ".2f"),
+            "lost": f"{each.lost_share:.1%}",
+        }
+        carrier = [each.transport] if is_carried else []
+        table.add_row(each.name, *carrier, *(cells[name] for name in columns))
     return table

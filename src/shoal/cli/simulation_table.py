@@ -14,9 +14,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.setting import headings
+from shoal.cli.setting import headings, words
 from shoal.report import FILE_WIDTH, MAX_LABEL_WIDTH, listed
-from shoal.sim import Outcome
+from shoal.sim import EventOutcome, Outcome
 from shoal.sweeps import Spread, spread_of_all, with_interval
 
 if TYPE_CHECKING:
@@ -65,10 +65,46 @@ def print_simulation(rows: Sequence[Row], console: Console) -> None:
     seeds = len(rows[0][1])
     if seeds > 1:
         console.print(f"Mean over {seeds} seeds, and half of its 95 % interval.")
+    for line in _happened(rows):
+        console.print(line, soft_wrap=True)
     for line in _legend(columns, is_marked=len(rows) > 1):
         console.print(Text(line, style="dim"))
     if not all(each.curve for _, outcomes in rows for each in outcomes):
         console.print(Text(_NOTHING_LEARNT, style="dim"))
+
+
+def _happened(rows: Sequence[Row]) -> list[str]:
+    """Return what became of the events of workers, a line for each strategy and event."""
+    lines: list[str] = []
+    for settings, outcomes in rows:
+        setting = f" ({words(settings)})" if settings else ""
+        lines += [
+            f"{outcomes[0].name}{setting}: {every[0].words}: {_said(every)}."
+            for every in zip(*(each.events for each in outcomes), strict=True)
+        ]
+    return [*lines, ""] if lines else []
+
+
+def _said(every: Sequence[EventOutcome]) -> str:
+    """Return what became of one event in each run."""
+    fired = [each for each in every if each.fired_s is not None]
+    spreads = {
+        "a new view": spread_of_all([each.view_s for each in fired]) if fired else None,
+        _stepped(every[0]): spread_of_all([each.step_s for each in fired]) if fired else None,
+    }
+    parts = [
+        f"{what} after {with_interval(spread, '.3g')} s"
+        for what, spread in spreads.items()
+        if spread is not None
+    ]
+    if len(fired) < len(every):
+        parts.append(f"it happened in {len(fired)} of {len(every)} runs")
+    parts += dict.fromkeys(each.remark for each in every if each.remark)
+    return "; ".join(parts) or "nobody waited for it"
+
+
+def _stepped(event: EventOutcome) -> str:
+    return "its first step" if event.words.startswith("join") else "all others had made a step"
 
 
 def _needed_width(table: Table, console: Console) -> int:

@@ -7,19 +7,17 @@ said, nor which of two services it is.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from shoal.control.connection import Connection, ServiceSilent
 from shoal.control.messages import Heartbeat
+from shoal.control.terms import HEARTBEATS_PER_TIMEOUT
 
 if TYPE_CHECKING:
     import zmq
 
     from shoal.control.key import JobKey
     from shoal.control.messages import Reply
-
-HEARTBEATS_PER_TIMEOUT: Final = 10
-"""Heartbeats sent within one liveness timeout of the service."""
 
 
 class Line:

@@ -30,8 +30,6 @@ STOP_COMMAND = b"stop"
 """What the owner writes to the control pipe to end the service in order."""
 
 _BATCH = 256
-_TICKS_PER_TIMEOUT = 20
-_LONGEST_TICK_MS = 500
 _LINGER_MS = 1000
 _HANDSHAKE_FAILURES = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -55,7 +53,7 @@ class ControlService:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        self._tick_ms = min(_LONGEST_TICK_MS, round(terms.timeout_ms / _TICKS_PER_TIMEOUT))
+        self._tick_ms = terms.tick_ms
         self._handler = handler
         self._watch_of_fd: dict[int, bytes] = {}
         self._closed: list[bytes] = []

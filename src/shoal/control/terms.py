@@ -17,6 +17,12 @@ GOING_ON_TIMEOUT_S: Final = 4.0
 """Longest usual liveness timeout, in seconds, of a job that goes on without lost workers: who only
 pauses for 3 s is not lost, and the others go on within 5 s."""
 
+HEARTBEATS_PER_TIMEOUT: Final = 10
+"""Heartbeats that a worker sends within one liveness timeout."""
+
+_TICKS_PER_TIMEOUT: Final = 20
+_LONGEST_TICK_MS: Final = 500
+
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms of one job."""
@@ -36,6 +42,16 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def timeout_ms(self) -> int:
         """The silence after which a worker counts as lost, in milliseconds."""
         return self.timeout_ns // NANOSECONDS_PER_MILLISECOND
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """The time between two heartbeats of a worker, in nanoseconds."""
+        return self.timeout_ns // HEARTBEATS_PER_TIMEOUT
+
+    @property
+    def tick_ms(self) -> int:
+        """The time between two looks at who has been silent, in milliseconds."""
+        return min(_LONGEST_TICK_MS, round(self.timeout_ms / _TICKS_PER_TIMEOUT))
 
     def membership(self, view: View) -> Membership:
         """Return the membership of the job, which begins with `view`."""

@@ -30,6 +30,7 @@ from shoal.scenario import (
     USUAL_QUEUE_BYTES,
     HostEvent,
     LinkEvent,
+    WorkerEvent,
     changed,
     packets_inside,
     rerouted,
@@ -68,6 +69,8 @@ class Lab(Closing):
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}
+        self._job_key = secrets.token_hex()
+        self._hosts_of_newcomers: dict[int, int] = {}
         self._lock = threading.Lock()
         self.flows: dict[int, BackgroundFlow] = {}
         """The flows by their place in the spec, once they have been made."""
@@ -177,23 +180,30 @@ class Lab(Closing):
 
         As well as a key for the job, SHOAL_JOB_KEY, if this process has none.
         """
+        size = self.spec.workers * len(self.hosts)
+        return [self.start_worker(r, command, stdout=stdout, stderr=stderr) for r in range(size)]
+
+    def start_worker(
+        self,
+        rank: int,
+        command: Sequence[str],
+        *,
+        host: int | None = None,
+        stdout: Stream = None,
+        stderr: Stream = None,
+    ) -> HostProcess:
+        """Start `command` as one worker; on `host` if it has a rank that nobody has had."""
         here = self.spec.workers
-        key = {"SHOAL_JOB_KEY": secrets.token_hex()}
-        size = here * len(self.hosts)
-        return [
-            self.start(
-                rank // here,
-                command,
-                environment={
-                    **key,
-                    **os.environ,
-                    **launcher_variables(rank, hosts=len(self.hosts), workers_per_host=here),
-                },
-                stdout=stdout,
-                stderr=stderr,
-            )
-            for rank in range(size)
-        ]
+        variables = launcher_variables(rank, hosts=len(self.hosts), workers_per_host=here)
+        if host is not None:
+            self._hosts_of_newcomers[rank] = host
+        return self.start(
+            self._hosts_of_newcomers.get(rank, rank // here),
+            command,
+            environment={"SHOAL_JOB_KEY": self._job_key, **os.environ, **variables},
+            stdout=stdout,
+            stderr=stderr,
+        )
 
     def counts(self) -> NDArray[np.int64]:
         """Return what has been counted, by cable of the topology, queue, color and `Count`."""
@@ -280,6 +290,8 @@ class Lab(Closing):
             if isinstance(event, HostEvent):
                 agenda.append((event.at_s, partial(self.slow_down, event.host, event.slower)))
                 continue
+            if isinstance(event, WorkerEvent):
+                continue  # of commands that are run for every worker (`run_on_hosts`)
             agenda.append((event.at_s, partial(self.change, event)))
             later = rerouted(self.spec, event)
             if later is not None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.lab.open_files import refused_as
 from shoal.lab.relay import Relay
+from shoal.lab.strikes import Strikes, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,18 +44,22 @@ def run_workers(lab: Lab, command: Sequence[str]) -> int:
 
 
 def _run(lab: Lab, command: Sequence[str], relay: Relay) -> int:
-    workers = lab.start_workers(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    lab.begin()
-    here = lab.spec.workers
-    names = [
-        lab.hosts[rank // here].name + (f".{rank % here}" if here > 1 else "")
-        for rank in range(len(workers))
-    ]
-    for name, worker in zip(names, workers, strict=True):
+    workers: list[HostProcess] = []
+
+    def start(rank: int, host: int | None = None) -> HostProcess:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        worker = lab.start_worker(rank, command, host=host, **pipes)
+        workers.append(worker)
+        name = _name(lab, rank, host)
         relay.add(name, worker.stdout, sys.stdout.fileno())
         relay.add(name, worker.stderr, sys.stderr.fileno())
+        return worker
+
+    strikes = Strikes(lab.spec.worker_events, start)
+    latest: dict[int, Worker] = {rank: start(rank) for rank in range(len(lab.spec.host_of))}
+    lab.begin()
     try:
-        code = _watch(workers, relay)
+        code = _watch(workers, latest, strikes, relay)
         relay.finish()
         relay.check()
     except BaseException:  # Ctrl-C among them
@@ -67,22 +72,36 @@ def _run(lab: Lab, command: Sequence[str], relay: Relay) -> int:
         for worker in workers:
             worker.close()
         with contextlib.suppress(OSError):  # whose reader has gone, too
-            for doubt in lab.doubts():
+            for doubt in (*strikes.remarks, *lab.doubts()):
                 sys.stderr.write(f"{doubt}\n")
     return code
 
 
-def _watch(workers: Sequence[HostProcess], relay: Relay) -> int:
-    running = list(workers)
+def _name(lab: Lab, rank: int, host: int | None) -> str:
+    """Return what a worker is called: as its host, with its place there if there are several."""
+    here = lab.spec.workers
+    if rank >= len(lab.spec.host_of):
+        return f"rank{rank}" if host is None else f"{lab.hosts[host].name}.rank{rank}"
+    return lab.hosts[rank // here].name + (f".{rank % here}" if here > 1 else "")
+
+
+def _watch(
+    workers: Sequence[HostProcess], latest: dict[int, Worker], strikes: Strikes, relay: Relay
+) -> int:
+    """Return the exit code once all `workers`, to whom more may come, have ended or one fails."""
+    began = time.monotonic()
+    running: Sequence[HostProcess] = workers
     while running:
+        strikes.happen(time.monotonic() - began, latest)
         relay.pass_on(_POLL_S)
         relay.check()
-        codes = [worker.poll() for worker in running]
-        failed = [code for code in codes if code]
-        running = [worker for worker, code in zip(running, codes, strict=True) if code is None]
+        codes = [(worker, worker.poll()) for worker in workers]
+        running = [worker for worker, code in codes if code is None]
+        failed = [code for worker, code in codes if code and worker not in strikes.killed]
         if failed:
             _ask_to_end(running, signal.SIGTERM, relay)
             return failed[0]
+    strikes.end()
     return 0
 
 

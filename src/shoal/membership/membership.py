@@ -121,6 +121,14 @@ class Decision(msgspec.Struct, frozen=True):
         """Return the new view with the first round that its members make together in a training."""
         return replace(self.view, from_step=max(self.rounds_of(training).values(), default=0))
 
+    def donors(self, training: str) -> dict[int, tuple[int, ...]]:
+        """Return who can give each newcomer what it lacks: those who are furthest, in turn."""
+        rounds = self.rounds_of(training)
+        furthest = [rank for rank in sorted(rounds) if rounds[rank] == max(rounds.values())]
+        newcomers = self.newcomers if furthest else ()
+        turns = ((rank, place % len(furthest)) for place, rank in enumerate(newcomers))
+        return {rank: (*furthest[first:], *furthest[:first]) for rank, first in turns}
+
     def rounds_of(self, training: str) -> dict[int, int]:
         """Return the round that each rank would make next in a training, as it has reported."""
         return {rank: each.rounds.get(training, 0) for rank, each in self.reports.items()}

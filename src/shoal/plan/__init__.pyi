@@ -1,6 +1,7 @@
 from shoal.plan import packets as packets
 from shoal.plan import ranking as ranking
 from shoal.plan.candidates import Candidate as Candidate
+from shoal.plan.failures import Failures as Failures
 from shoal.plan.loss.arms import Arm as Arm
 from shoal.plan.loss.arms import arms_of as arms_of
 from shoal.plan.loss.loss_verdict import Criterion as Criterion

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from shoal.errors import UsageError
 from shoal.groups import Topology
 from shoal.scenario import SHOAL
 from shoal.strategies import HIDDEN, STRATEGIES, spelled, worth_trying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from shoal.strategies import AbstractDefinition
 
 TCP: Final = "cubic"
 """The congestion control that Linux has unless told otherwise."""
@@ -45,6 +49,26 @@ class Candidate:
         """What tables call it."""
         options = " ".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.strategy} {options}".strip()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a job goes on without lost workers: over Shoal's transport, if at all."""
+        try:
+            self._definition.check_goes_on()
+        except UsageError:
+            return False
+        return self.transport != TCP
+
+    @property
+    def interval(self) -> int:
+        """The steps between two exchanges."""
+        return int(getattr(self._definition, "interval", 1))
+
+    @property
+    def _definition(self) -> AbstractDefinition:
+        kind = STRATEGIES[self.strategy]
+        known = inspect.signature(kind).parameters  # others are the simulated network's
+        return kind(**{key: value for key, value in self.options.items() if key in known})
 
     @property
     def carrier(self) -> str:

@@ -173,6 +173,7 @@ def predict_over(
         transport=candidate.carrier,
         loss_bound=candidate.loss_bound,
         is_rounded=candidate.is_rounded,
+        goes_on=candidate.goes_on,
         step_ms=flows.step_ms * factor,
         seconds_to_target=None if met is None else met * factor,
         compute_share=after.compute_share,

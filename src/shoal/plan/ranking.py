@@ -18,14 +18,16 @@ import torch
 
 from shoal.diverged import Figure, restore
 from shoal.plan.candidates import TCP, Candidate, candidates, other_sizes
+from shoal.plan.failures import Pace
 from shoal.scenario import StrategySpec
-from shoal.sim import Replicas, check_replicas, racks_of, simulate
+from shoal.sim import TCP_HEADERS, Replicas, check_replicas, model_of, racks_of, simulate
 from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shoal.plan.failures import Failures
     from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
 
 DATASET: Final = "digits"
@@ -81,10 +83,30 @@ class Prediction:
     """Whether a narrower type is sent than what is averaged."""
     met_alone: bool = False
     """Whether the target was met only before half of each worker's steps had been exchanged."""
+    interval: int = 1
+    """The steps between two exchanges."""
+    goes_on: bool = True
+    """Whether a job goes on without workers that are lost; else it starts again."""
+    goodput: float = 1.0
+    """Samples that count per second, over those on machines that never die."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""
         restore(self, "consensus_distance")
+
+    @property
+    def expected_s(self) -> float | None:
+        """The seconds to the target on machines that die as the plan says; None: it is not met."""
+        met = self.seconds_to_target
+        return None if met is None or self.goodput == 0 else met / self.goodput
+
+    def with_deaths(self, failures: Failures, hand_on_s: float) -> Prediction:
+        """Return what it comes to if machines die, and a newcomer's state takes `hand_on_s`."""
+        exchange_s = self.step_ms / 1e3 * self.exchange_share * self.interval
+        pace = Pace(self.step_ms / 1e3 * self.interval - exchange_s, exchange_s, self.interval)
+        if not self.goes_on:
+            return replace(self, goodput=failures.goodput_starting_again)
+        return replace(self, goodput=failures.goodput_going_on(pace, hand_on_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +157,26 @@ def runs_of(scenario: Scenario, *, has_time: bool = False) -> list[Run]:
     ]
 
 
-def make_plan(predictions: Sequence[Prediction], screened: Sequence[Prediction] = ()) -> Ranking:
-    """Rank what the candidates have come to, in one run or several each."""
+def hand_on_seconds(scenario: Scenario) -> float:
+    """Return how long a model takes from one worker to another over the slowest host's link."""
+    training, cables = scenario.training, scenario.cluster.topology.cables
+    assert training is not None
+    slowest = min(each.port.rate for each in cables if max(each.source, each.target) >= 0)
+    return model_of(training).bytes * TCP_HEADERS * 8 / slowest
+
+
+def make_plan(
+    predictions: Sequence[Prediction],
+    screened: Sequence[Prediction] = (),
+    failures: Failures | None = None,
+    hand_on_s: float = 0.0,
+) -> Ranking:
+    """Rank what the candidates have come to, in one run or several each.
+
+    With `failures` by how much of that is left as machines die.
+    """
+    if failures is not None:
+        predictions = [each.with_deaths(failures, hand_on_s) for each in predictions]
     ranked = _by_time(predictions)
     best = min(_as_good_as(ranked[0], ranked), key=_risk)
     ranked = [best, *(each for each in ranked if each is not best)]
@@ -154,10 +194,10 @@ def _by_time(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 def _as_good_as(best: Prediction, ranked: Sequence[Prediction]) -> list[Prediction]:
     """Return the candidates at the target as soon as `best`, or nearly, `best` among them."""
-    if best.seconds_to_target is None:
+    if best.expected_s is None:
         return [best]
-    limit = best.seconds_to_target * (1 + _CLOSE)
-    return [each for each in ranked if (each.seconds_to_target or np.inf) <= limit]
+    limit = best.expected_s * (1 + _CLOSE)
+    return [each for each in ranked if (each.expected_s or np.inf) <= limit]
 
 
 def _risk(each: Prediction) -> tuple[bool, int, float, float]:
@@ -166,7 +206,7 @@ def _risk(each: Prediction) -> tuple[bool, int, float, float]:
     Which exchange everything, then those whose workers stay together, and whose replicas do.
     """
     behind, is_exact = each.steps_behind or 0, not (each.loss_bound or each.is_rounded)
-    return not is_exact, behind, each.consensus_distance, each.seconds_to_target or np.inf
+    return not is_exact, behind, each.consensus_distance, each.expected_s or np.inf
 
 
 def predict(
@@ -213,12 +253,14 @@ def predict(
         wait_share=outcome.wait_share,
         exchange_share=outcome.exchange_share,
         met_alone=met is None and replicas.met_alone_at is not None,
+        interval=candidate.interval,
+        goes_on=candidate.goes_on,
     )
 
 
 def order(each: Prediction) -> tuple[bool, float, float]:
     """Return what sorts the soonest at the target first, and after those the fastest steps."""
-    met = each.seconds_to_target
+    met = each.expected_s
     return met is None, met or 0.0, each.step_ms
 
 
@@ -237,15 +279,15 @@ def _reason(ranked: Sequence[Prediction]) -> str:
 def _why_first(ranked: Sequence[Prediction]) -> str:
     """Say why the first one is first, beside all-reduce or, if it is that, beside the second."""
     best = ranked[0]
-    if best.seconds_to_target is None:
+    if best.expected_s is None:
         return "No strategy met the target: the job's steps are too few or too slow to compare."
     usual = (each for each in ranked if each.name == "all-reduce" and each.transport in ("", TCP))
     other = next(usual, ranked[-1])
     if other is best:
         other = ranked[1]
-    if other.seconds_to_target is None:
+    if other.expected_s is None:
         return f"{_title(best)} meets the target; {_title(other)} does not, in {_MOST_STEPS} steps."
-    factor = other.seconds_to_target / best.seconds_to_target
+    factor = other.expected_s / best.expected_s
     times = f"{factor:.2f} times" if factor < _MANY else f"more than {_MANY} times"
     parts = [f"{_cost(best)}; {_cost(other)}: {times} as fast."]
     soonest = min(ranked, key=order)
@@ -262,7 +304,8 @@ def _title(each: Prediction) -> str:
 
 
 def _cost(each: Prediction) -> str:
+    deaths = "" if each.goodput == 1 else f", and keeps {each.goodput:.1%} of that as machines die"
     return (
         f"{_title(each)} takes {each.steps_to_target:.0f} steps of {each.step_ms:.0f} ms"
-        f" ({each.wait_share:.0%} waiting, {each.exchange_share:.0%} exchanging)"
+        f" ({each.wait_share:.0%} waiting, {each.exchange_share:.0%} exchanging){deaths}"
     )

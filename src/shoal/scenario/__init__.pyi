@@ -4,6 +4,7 @@ from shoal.scenario.cluster_spec import ClusterSpec as ClusterSpec
 from shoal.scenario.cluster_spec import Flow as Flow
 from shoal.scenario.cluster_spec import HostEvent as HostEvent
 from shoal.scenario.cluster_spec import LinkEvent as LinkEvent
+from shoal.scenario.cluster_spec import WorkerEvent as WorkerEvent
 from shoal.scenario.cluster_spec import changed as changed
 from shoal.scenario.cluster_spec import packets_inside as packets_inside
 from shoal.scenario.cluster_spec import rerouted as rerouted

@@ -74,6 +74,28 @@ class HostEvent:
     slower: float
 
 
+WorkerEventKind = Literal["kill", "freeze", "join"]
+"""What may happen to a worker: its process ends, stands still for a while, or comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """A worker dies, stands still for `lasts_s` seconds, or comes: again, or for the first time."""
+
+    at_s: float
+    what: WorkerEventKind
+    rank: int
+    host: int | None = None
+    """The number of the host on which a rank comes that nobody has had."""
+    lasts_s: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """What the text says of it."""
+        lasts = f" for {self.lasts_s:g} s" if self.what == "freeze" else ""
+        return f"{self.what} rank {self.rank} at {self.at_s:g} s{lasts}"
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Traffic that no worker sends: bytes from host to host that compete for the links."""
@@ -109,13 +131,28 @@ class ClusterSpec:
     """Bytes that the ports of each switch share."""
     reroute_s: float | None = REROUTE_S
     """The seconds after which a link that is down is avoided; None: never."""
-    events: tuple[LinkEvent | HostEvent, ...] = field(default=())
+    events: tuple[LinkEvent | HostEvent | WorkerEvent, ...] = field(default=())
     flows: tuple[Flow, ...] = field(default=())
 
     @property
     def host_of(self) -> list[int]:
-        """The number of each rank's host."""
+        """The number of the host of each rank that is there from the beginning."""
         return [host for host in range(self.topology.hosts) for _ in range(self.workers)]
+
+    @property
+    def worker_events(self) -> tuple[WorkerEvent, ...]:
+        """What happens to workers, in the order of the times."""
+        return tuple(each for each in self.events if isinstance(each, WorkerEvent))
+
+    @property
+    def newcomers(self) -> list[int]:
+        """The number of the host of each further rank, of those that come later."""
+        return [each.host for each in self.worker_events if each.host is not None]
+
+    def without_worker_events(self) -> ClusterSpec:
+        """Return the same cluster, whose workers all stay to the end."""
+        kept = tuple(each for each in self.events if not isinstance(each, WorkerEvent))
+        return replace(self, events=kept)
 
 
 def with_finite_ports(spec: ClusterSpec, limit_bytes: int) -> ClusterSpec:

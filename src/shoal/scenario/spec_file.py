@@ -17,6 +17,7 @@ from shoal.scenario.cluster_spec import (
     Flow,
     HostEvent,
     LinkEvent,
+    WorkerEvent,
     changed,
     parse_port_rate,
 )
@@ -37,6 +38,7 @@ from shoal.scenario.toml_table import (
 )
 from shoal.scenario.training_spec import Scenario, TrainingSpec
 from shoal.scenario.training_table import read_training
+from shoal.scenario.worker_events import is_of_worker, read_worker_events
 from shoal.switching import (
     CLASS_SELECTORS,
     DSCPS,
@@ -158,7 +160,7 @@ def _cluster(top: Table) -> tuple[ClusterSpec, dict[int, str]]:
         change = _change(table, may_recover=False)
         topology = _checked_change(table, topology, LinkEvent(0, cables, *change), original)
         places |= _places_of_loss(table, cables)
-    events = _events(top.tables("event"), topology)
+    events = _events(top.tables("event"), topology, workers)
     at_first = dict(places)
     for event, table in events:
         if isinstance(event, LinkEvent):
@@ -381,13 +383,21 @@ def _checked_change(
 
 
 def _events(
-    tables: Sequence[Table], original: Topology
-) -> list[tuple[LinkEvent | HostEvent, Table]]:
-    """Return events in the order of their times; each must be possible after those before."""
-    found: list[tuple[LinkEvent | HostEvent, Table]] = []
+    tables: Sequence[Table], original: Topology, workers: int
+) -> list[tuple[LinkEvent | HostEvent | WorkerEvent, Table]]:
+    """Return events in the order of their times; each must be possible after those before.
+
+    On each host are `workers`.
+    """
+    names = original.host_names
+    found: list[tuple[LinkEvent | HostEvent | WorkerEvent, Table]] = []
+    of_workers = [each for each in tables if is_of_worker(each)]
+    found += read_worker_events(of_workers, _host_of(names), len(names) * workers)
     for table in tables:
+        if table in of_workers:
+            continue
         at_s = table.take("at", parse_duration)
-        host = table.take_or_none("host", _host_of(original.host_names))
+        host = table.take_or_none("host", _host_of(names))
         if host is None:
             change = LinkEvent(at_s, _cables(table, original), *_change(table))
             if change.rate is None and not change.link and not change.recover:

@@ -38,6 +38,9 @@ _cost: Final = checked(
     lambda seconds: seconds <= 100,
     "Software costs an exchange 0 to 100 s, not {value!r}.",
 )
+_deadline: Final = checked(
+    parse_duration, lambda seconds: seconds > 0, "A deadline is more than 0 s, not {value!r}."
+)
 _loss_bound: Final = checked(
     parse_number,
     lambda bound: 0 <= bound < 1,
@@ -130,6 +133,11 @@ class TrainingSpec:
     """Software, for each message that follows another in an exchange; None: as measured, or 0."""
     server_cost_s: float | None = parsed(_cost, None)
     """Software, for a push and a pull; None: as measured, or what that many messages cost."""
+    min_workers: int = parsed(whole(1, 1_000_000), 1)
+    """The least number of workers with which the job goes on, as of `shoal.init`."""
+    deadline_s: float = parsed(_deadline, 60.0)
+    """The seconds in which a worker must do what others wait for; says how long one may be silent
+    before it is lost: as of `shoal.init`."""
 
     @property
     def answer_s(self) -> float:

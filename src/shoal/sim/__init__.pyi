@@ -4,6 +4,7 @@ from shoal.sim.happenings import check_ways as check_ways
 from shoal.sim.happenings import left_out_of_packets as left_out_of_packets
 from shoal.sim.happenings import loses as loses
 from shoal.sim.happenings import not_modelled as not_modelled
+from shoal.sim.network import TCP_HEADERS as TCP_HEADERS
 from shoal.sim.network import Network as Network
 from shoal.sim.packet.simulation import DROPPED as DROPPED
 from shoal.sim.packet.simulation import GONE as GONE
@@ -19,6 +20,7 @@ from shoal.sim.training.model import FORWARD as FORWARD
 from shoal.sim.training.networks import TRANSPORTS as TRANSPORTS
 from shoal.sim.training.networks import level_of as level_of
 from shoal.sim.training.networks import make_network as make_network
+from shoal.sim.training.outcome import EventOutcome as EventOutcome
 from shoal.sim.training.outcome import Outcome as Outcome
 from shoal.sim.training.racks import racks_of as racks_of
 from shoal.sim.training.real_size import of_real_size as of_real_size

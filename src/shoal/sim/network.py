@@ -106,6 +106,15 @@ class Network(Protocol):
 
 
 @runtime_checkable
+class YieldingNetwork(Network, Protocol):
+    """A network in which what nobody waits for any more takes no room. In others it goes on."""
+
+    def give_up(self, at: int, transfer: int) -> None:
+        """Let a transfer move nothing more from `at` on."""
+        ...
+
+
+@runtime_checkable
 class RingNetwork(Network, Protocol):
     """A network that carries the rounds of a ring one after another, as they depend on each other.
 

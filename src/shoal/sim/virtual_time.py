@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.errors import UsageError
+from shoal.sim.network import YieldingNetwork
 from shoal.switching import NEVER
 
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ class VirtualTime:
         if awaited:
             self._awaited.add(process)
         self._ready.append((process, None))
+
+    def end(self, process: Process) -> None:
+        """Let a process go no further that waits or has not begun, nor what it alone waits for."""
+        process.close()
+        self._end(process)
+        if isinstance(self.network, YieldingNetwork):
+            for number, signal in self._transfers.items():
+                if signal.waiting == [process]:
+                    self.network.give_up(self.now, number)
 
     def give(self, signal: Signal, value: Any = None) -> None:
         """Let the processes that wait for `signal` go on, and have `value`."""

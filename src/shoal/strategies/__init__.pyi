@@ -1,4 +1,5 @@
 from shoal.strategies.acts import CHANGED as CHANGED
+from shoal.strategies.acts import OWN_ACTS as OWN_ACTS
 from shoal.strategies.acts import Act as Act
 from shoal.strategies.acts import Acts as Acts
 from shoal.strategies.acts import Adopt as Adopt

@@ -209,3 +209,6 @@ class Changed(msgspec.Struct, frozen=True):
 
 CHANGED: Final = Changed()
 UPDATE: Final = Update()
+
+OWN_ACTS: Final = (Begin, LeaveGroups, TakeIn, Tell, Update)
+"""Acts that happen whatever becomes of the view: no other worker has a part in them."""

@@ -46,6 +46,7 @@ class ADPSGD(AbstractDefinition, frozen=True, kw_only=True):
     word: ClassVar[str] = "ad-psgd"
     family: ClassVar[Family] = Family.PAIRS
     averaged: ClassVar[Averaged] = Averaged.PARAMETERS
+    goes_on: ClassVar[bool] = False
     is_lock_step: ClassVar[bool] = False
     takes_loss_bound: ClassVar[bool] = False
 

@@ -56,6 +56,15 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
         size = whole_number(self.bucket_bytes, "A bucket's bytes", low=1)
         force_setattr(self, "bucket_bytes", size)
 
+    def check_goes_on(self) -> None:
+        """Raise `UsageError` if updates are made before all sums are there."""
+        super().check_goes_on()
+        if self.overlap == "next-forward":
+            raise UsageError(
+                "overlap='next-forward' updates layers before all sums are there, and a job that"
+                " goes on without lost workers may have to make a sum again: leave overlap out."
+            )
+
     def courses(self, setting: Setting) -> CourseOf:
         """Return what makes the courses."""
         return lambda rank: Sums(rank, setting.view)

@@ -76,14 +76,25 @@ class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
                 if size != math.ceil(math.sqrt(workers)) and size < workers:
                     yield from every_few_steps({"shuffle": "random", "group_size": size})
 
+    def check_goes_on(self) -> None:
+        """Raise `UsageError` if groups are those of a network of as many workers as at first."""
+        super().check_goes_on()
+        if self.shuffle == "topology":
+            raise UsageError(
+                "shuffle='topology' divides the workers of a whole network, and this job goes on"
+                " without those that are lost: choose shuffle='grid' or 'random'."
+            )
+
     def schedule(self, setting: Setting) -> AbstractGroupSchedule:
-        """Return the schedule that `shuffle` names."""
-        view = setting.view
+        """Return the schedule that `shuffle` names; groups are smaller if too few are left."""
+        view, group_size = setting.view, self.group_size
+        if view.epoch > 0:
+            group_size = min(group_size, len(view))
         return make_schedule(
             ds_sync_schedule(self.shuffle),
             len(view),
             workers_per_host=view.workers_per_host,
-            group_size=self.group_size or None,
+            group_size=group_size or None,
             seed=setting.seed,
             topology=self.topology or setting.topology,
         )

@@ -51,6 +51,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
 
     family: ClassVar[Family] = Family.SERVERS
     averaged: ClassVar[Averaged] = Averaged.GRADIENTS
+    goes_on: ClassVar[bool] = False
     is_lock_step: ClassVar[bool] = False
 
     staleness: int | None = 0

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from shoal.errors import UsageError, ViewChanging
-from shoal.strategies import CHANGED, Act, Begin, Group, LeaveGroups, Setting, TakeIn, Tell, Update
+from shoal.errors import ViewChanging
+from shoal.strategies import CHANGED, OWN_ACTS, Act, Group, Setting
 from shoal.train.handing_on import Donor
 
 if TYPE_CHECKING:
@@ -34,12 +34,9 @@ class AbstractExecutor(ABC):
     use: ModelUse
     """The strategy's use of the model; each executor makes it."""
 
-    own_acts: ClassVar[tuple[type[Act], ...]] = (Begin, LeaveGroups, TakeIn, Tell, Update)
+    own_acts: ClassVar[tuple[type[Act], ...]] = OWN_ACTS
     """Acts that happen whatever becomes of the view: no other worker has a part in them, or the
     executor itself makes them again in the next one."""
-
-    goes_on: ClassVar[bool] = True
-    """Whether it goes on in another view."""
 
     is_exact: ClassVar[bool] = False
     """Whether all members have the same parameters and optimizer state between two steps."""
@@ -48,13 +45,8 @@ class AbstractExecutor(ABC):
     """Whether a step's batch counts when the step is over; else the executor says when."""
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
-        if not (self.goes_on or replica.member.is_fixed):
-            message = (
-                f"sync={definition.word!r} needs all workers to the end, and this job goes on"
-                " without those that are lost: leave out min_workers, or choose all-reduce or a"
-                " strategy that averages parameters."
-            )
-            raise UsageError(message)
+        if not replica.member.is_fixed:
+            definition.check_goes_on()
         self.replica = replica
         setting = Setting(replica.view, replica.seed)
         self.course = definition.courses(setting)(replica.communicator.rank)

@@ -156,19 +156,9 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
 
 
 def _donors(decision: Decision, training: str, *, share: bool) -> dict[int, tuple[int, ...]]:
-    """Return who gives each newcomer of a view its state: those who are furthest, in turn.
-
-    They `share` that where they all have the same; else there is one.
-    """
-    rounds = decision.rounds_of(training)
-    furthest = [rank for rank in sorted(rounds) if rounds[rank] == max(rounds.values())]
-    newcomers = decision.newcomers if furthest else ()
-    found = {}
-    for place, rank in enumerate(newcomers):
-        first = place % len(furthest)
-        in_turn = (*furthest[first:], *furthest[:first])
-        found[rank] = in_turn if share else in_turn[:1]
-    return found
+    """Return who gives each newcomer its state: all that can `share` it, or the first of them."""
+    donors = decision.donors(training)
+    return {rank: givers if share else givers[:1] for rank, givers in donors.items()}
 
 
 def _dealt(

@@ -40,11 +40,6 @@ class SumsExecutor(AbstractExecutor):
 
     def __init__(self, definition: AllReduce, replica: Replica) -> None:
         super().__init__(definition, replica)
-        if definition.overlap == "next-forward" and not replica.member.is_fixed:
-            raise UsageError(
-                "overlap='next-forward' updates layers before all sums are there, and a job that"
-                " goes on without lost workers may have to make a sum again: leave overlap out."
-            )
         kind = type(replica.optimizer)
         if issubclass(kind, SparseAdam):
             message = (

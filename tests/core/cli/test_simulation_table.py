@@ -14,6 +14,7 @@ from shoal.cli.simulation_table import print_simulation
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.closed_form.prediction import predict
+from shoal.sim.training.outcome import EventOutcome
 from shoal.sim.training.simulation import model_of, simulate
 
 if TYPE_CHECKING:
@@ -88,3 +89,34 @@ def test_names_stay_whole_in_a_narrow_terminal() -> None:
     assert all(name in text for name in names)
     assert max(map(len, text.splitlines())) <= 80
     assert "Too narrow for all done; widen the terminal to see more." in text
+
+
+def test_what_became_of_each_event_is_said_below_the_table() -> None:
+    events = (
+        EventOutcome("kill rank 3 at 1 s", 1.0, 0.0002, 0.25),
+        EventOutcome("join rank 3 at 2 s", 2.0, 0.0005, 0.5),
+        EventOutcome("freeze rank 1 at 3 s for 1 s", 3.0, None, None),
+        EventOutcome("kill rank 1 at 99 s", None, remark="all steps were made before it"),
+    )
+    with_events = replace(outcome(TOGETHER), events=events)
+    file = io.StringIO()
+    longer = replace(events[0], step_s=0.35)
+    never = replace(events[1], fired_s=None, view_s=None, step_s=None, remark="all steps were ...")
+    other = replace(with_events, events=(longer, never, *events[2:]))
+    print_simulation([({}, [with_events, other])], Console(file=file, width=160))
+    lines = file.getvalue().splitlines()
+    assert (
+        "all-reduce: kill rank 3 at 1 s: a new view after 0.0002 ± 0 s; all others had made a step"
+        " after 0.3 ± 0.635 s." in lines
+    )
+    assert (
+        "all-reduce: join rank 3 at 2 s: a new view after 0.0005 s; its first step after 0.5 s; it"
+        " happened in 1 of 2 runs; all steps were ...." in lines
+    )
+    assert "all-reduce: freeze rank 1 at 3 s for 1 s: nobody waited for it." in lines
+    assert (
+        "all-reduce: kill rank 1 at 99 s: it happened in 0 of 2 runs; all steps were made before"
+        " it." in lines
+    )
+    plain = printed(outcome(TOGETHER))
+    assert "kill" not in plain

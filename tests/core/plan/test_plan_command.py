@@ -23,6 +23,7 @@ from shoal.errors import UsageError
 from shoal.groups import Host, Rack, Topology
 from shoal.plan import packets, ranking
 from shoal.plan.candidates import Candidate, candidates, carried, other_sizes
+from shoal.plan.failures import Failures
 from shoal.scenario.measured import Measured
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import Scenario, TrainingSpec
@@ -345,6 +346,90 @@ def test_the_plan_is_ranked_by_time_and_says_why(
     assert result.stdout.splitlines()[-1] == best["line"]
     assert best["name"] in found["reason"]
     assert "all-reduce" in found["reason"]
+
+
+def test_who_goes_on_without_lost_workers() -> None:
+    goes_on = {
+        word: {
+            each.goes_on for each in map(Candidate, [word] * 2, [{}, {"overlap": "next-forward"}])
+        }
+        for word in ("all-reduce", "ds-sync", "local-sgd", "ripples")
+    }
+    assert goes_on["all-reduce"] == {True, False}
+    assert all(goes_on[word] == {True} for word in ("ds-sync", "local-sgd", "ripples"))
+    assert not any(Candidate(word).goes_on for word in ("ad-psgd", "ps-bsp", "ps-ssp", "ps-asp"))
+    assert not Candidate("ds-sync", {"shuffle": "topology"}).goes_on
+    assert Candidate("all-reduce", {"algorithm": "hierarchical"}, "shoal").goes_on
+    assert not Candidate("ripples", {}, "cubic").goes_on
+    assert Candidate("local-sgd").interval == 8
+    assert Candidate("ripples", {"interval": 4}).interval == 4
+    assert Candidate("all-reduce").interval == 1
+
+
+def test_where_machines_die_the_plan_takes_what_goes_on() -> None:
+    deaths = Failures(64, 3_600.0, 300.0, 600.0, 60.0, deadline_s=60.0)
+    made = [
+        prediction("all-reduce", 10.0, goes_on=False),
+        prediction("ripples", 12.0),
+        prediction("ds-sync", 11.0, step_ms=80_000.0),
+    ]
+    assert ranking.make_plan(made).ranked[0].name == "all-reduce"
+    found = ranking.make_plan(made, failures=deaths, hand_on_s=1.0)
+    assert [each.name for each in found.ranked] == ["ripples", "ds-sync", "all-reduce"]
+    goodputs = [each.goodput for each in found.ranked]
+    assert goodputs[0] > goodputs[1] > goodputs[2]
+    for each, before in zip(found.ranked, (12.0, 11.0, 10.0), strict=True):
+        assert each.expected_s == pytest.approx(before / each.goodput)
+    assert "as machines die" in found.reason
+    seldom_die = replace(deaths, fails_every_s=1e9)
+    first = ranking.make_plan(made, failures=seldom_die, hand_on_s=1.0).ranked[0]
+    assert first.name == "all-reduce"
+    never = replace(deaths, machines=10**6, fails_every_s=60.0)
+    last = ranking.make_plan(made, failures=never, hand_on_s=1.0).ranked[-1]
+    assert (last.name, last.goodput, last.expected_s) == ("all-reduce", 0.0, None)
+
+
+def test_the_command_says_what_deaths_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [Candidate("all-reduce"), Candidate("ad-psgd")]
+    monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    monkeypatch.setattr(ranking, "TARGET", 0.3)
+    monkeypatch.setattr(ranking, "SEEDS", 1)
+    event = '[[event]]\nat = "1 s"\nkill = 1\n'
+    text = SMALL[: SMALL.index("[[training.strategy]]")]
+    (tmp_path / "cluster.toml").write_text(text + event)
+    file, kept = str(tmp_path / "cluster.toml"), ("--runs", str(tmp_path / "runs.jsonl"))
+    deaths = "--machine-fails-every", "2 h", "--back-after", "10min", "--json"
+    result = command(file, "--jobs", "1", *kept, *deaths, str(tmp_path / "plan.json"))
+    assert result.exit_code == 0, result.output
+    assert "goodput" in result.stdout.splitlines()[0]
+    assert "machines dies every 2 h and is back after 10 min" in result.output
+    assert "leaves out the events of workers" in result.output
+    made = json.loads((tmp_path / "plan.json").read_text())
+    assert made["failures"]["back_s"] == 600.0
+    goodput = {each["name"]: each["goodput"] for each in made["plan"]["ranked"]}
+    assert 0.7 < goodput["ad-psgd"] < goodput["all-reduce"] < 0.95
+    if made["plan"]["ranked"][0]["name"] == "all-reduce":
+        assert "shoal.init(min_workers=1)" in result.stdout
+    plain = command(file, "--jobs", "1", *kept)
+    assert "goodput" not in plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--machine-fails-every", "often"), "--machine-fails-every: It takes a time"),
+        (("--machine-fails-every", "0 s"), "A machine runs for more than 0 s"),
+        (("--machine-fails-every", "1 d", "--back-after", "x"), "--back-after: It takes a time"),
+        (("--machine-fails-every", "1 d", "--checkpoint-every", "0 s"), "Checkpoints are written"),
+    ],
+)
+def test_times_that_cannot_be(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    (tmp_path / "cluster.toml").write_text(SMALL)
+    result = command(str(tmp_path / "cluster.toml"), *arguments)
+    assert isinstance(result.exception, UsageError)
+    assert sentence in str(result.exception)
 
 
 def prediction(name: str, seconds: float | None, **more: Any) -> ranking.Prediction:

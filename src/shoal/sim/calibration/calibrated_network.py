@@ -112,6 +112,10 @@ class CalibratedNetwork:
         self._ways = WayTable(self.topology, cables)
         self._flows.avoid(at, cables)
 
+    def give_up(self, at: int, transfer: int) -> None:
+        """Let a transfer move nothing more from `at` on."""
+        self._flows.give_up(at, transfer)
+
     def check_conservation(self) -> None:
         """Raise `AssertionError` unless every flow has ended or is there."""
         self._flows.check_conservation()

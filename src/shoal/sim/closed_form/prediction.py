@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.scenario import HostEvent
+from shoal.scenario import HostEvent, LinkEvent
 from shoal.sim.closed_form.exchange_times import ExchangeTimes
 from shoal.sim.closed_form.forms import spend
 from shoal.sim.closed_form.job import FormulaInput
@@ -30,8 +30,9 @@ def check_regular(cluster: ClusterSpec, training: TrainingSpec) -> None:
         "times from a trace (measured)": training.measured is not None,
         "models that learn (dataset)": bool(training.dataset),
         "links that change ([[event]])": any(
-            not isinstance(each, HostEvent) for each in cluster.events
+            isinstance(each, LinkEvent) for each in cluster.events
         ),
+        "workers that come and go ([[event]])": bool(cluster.worker_events),
         "hosts that become slower ([[event]])": any(
             isinstance(each, HostEvent) for each in cluster.events
         ),

@@ -117,6 +117,24 @@ def set_capacity(places: NDArray[np.void], at: int, link: int, capacity: float) 
 
 
 @compiled
+def give_up(places: NDArray[np.void], at: int, transfer: int) -> None:
+    """Let the flows of a transfer end at `at`, as far as they have come, or when they begin."""
+    state = state_at(places)
+    state.core[0].now = at
+    for row in range(len(state.flows)):
+        flow = state.flows[row]
+        if flow.state == FREE or flow.transfer != transfer:
+            continue
+        if flow.state == FLOWING:
+            _bring_up_to_date(state, row)
+            _touch(state, state.hops[row, 0].link)
+            flow.size -= flow.left
+        else:
+            flow.size = 0.0
+        flow.left = 0.0
+
+
+@compiled
 def reroute(
     places: NDArray[np.void], at: int, avoided: NDArray[np.uint8], ends: NDArray[np.int32], key: int
 ) -> None:

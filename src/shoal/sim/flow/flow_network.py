@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shoal.memory import check_room
-from shoal.sim.flow.events import FULL, reroute, run, set_capacity, start
+from shoal.sim.flow.events import FULL, give_up, reroute, run, set_capacity, start
 from shoal.sim.flow.flow_tables import (
     ACCESS,
     FREE,
@@ -174,6 +174,11 @@ class FlowNetwork:
         before = self.topology.cables[number]
         self.topology = self.topology.with_cable(number, cable)
         self._has_other_delays |= delay_of(cable) != delay_of(before)
+
+    def give_up(self, at: int, transfer: int) -> None:
+        """Let a transfer be over at `at`, or when the first bits of all its flows have crossed."""
+        give_up(self._places, at, transfer)
+        self._next_event = min(self._next_event, at)
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Let flows take the shortest ways without these cables from `at` on.

@@ -34,13 +34,25 @@ class LayerwiseMean:
         self._here = [Signal() for _ in world.model.pieces]
         self._over = Signal()
         self._began = 0
+        self._under_way: Process | None = None
 
     def arrive(self) -> None:
         """Note that a member is there and goes on; the last one lets the exchange begin."""
         self._missing -= 1
         if not self._missing:
             self._began = self._world.time.now
-            self._world.time.begin(self._run())
+            self._under_way = self._run()
+            self._world.time.begin(self._under_way)
+
+    def drop(self) -> None:
+        """Let nothing more come of it, and nobody wait for it."""
+        time = self._world.time
+        if self._under_way is None:
+            self._began = time.now
+        else:
+            time.end(self._under_way)
+        for signal in (*self._here, self._over):
+            time.give(signal)
 
     def _run(self) -> Process:
         yield from self._carry_out(self._here)

@@ -31,6 +31,7 @@ class CurvePoint:
     averaged: Figure
     """Metric of the mean of all models."""
     rank0: Figure
+    """Metric of rank 0's model, or of the first one's that takes part."""
     consensus_distance: Figure
     """Root mean square distance of the models from their mean."""
     steps_behind: int
@@ -169,6 +170,12 @@ class AbstractLearner(ABC):
         """
         message = f"Nothing has been set aside for worker {rank}."
         raise ProtocolError(message)
+
+    def attend(self, members: Sequence[int]) -> None:  # noqa: B027 - where only time counts
+        """Note whose models are the job's from now on."""
+
+    def hand_on(self, rank: int, taker: int) -> None:  # noqa: B027 - where only time counts
+        """Give a newcomer what a worker goes on from: its model and its optimizer's state."""
 
     def finish(self, now: int) -> None:  # noqa: B027 - most have nothing to say
         """Note that the run is over at `now`, picoseconds."""

@@ -7,7 +7,7 @@ Groups are those of a schedule, or of the generator itself.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, final
@@ -19,6 +19,7 @@ from shoal.sim.training.layerwise_means import REST, LayerwiseMean
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
+    CHANGED,
     Act,
     Acts,
     AskGroup,
@@ -78,10 +79,13 @@ class MeansExecutor(AbstractExecutor):
         self._facts = Facts(world)
         self._generator: GroupGenerator | None = None
         self._answers = [Signal() for _ in range(world.size)]
-        for rank, course in enumerate(self.courses):
-            for act in course.begin():
-                assert isinstance(act, JoinGroups)
-                self._join(rank, act.config)
+        for rank in self.courses:
+            self._begin_course(rank)
+
+    def _begin_course(self, rank: int) -> None:
+        for act in self.courses[rank].begin():
+            assert isinstance(act, JoinGroups)
+            self._join(rank, act.config)
 
     def _join(self, rank: int, config: GeneratorConfig) -> None:
         if self._generator is None:
@@ -92,15 +96,17 @@ class MeansExecutor(AbstractExecutor):
         """Compute, and carry out `acts`.
 
         Nobody sees a worker that has computed and not asked for its group yet. So it waits for both
-        in one go: an event less for every step.
+        in one go: an event less for every step. Where workers come and go what it asks depends on
+        who takes part when it has computed.
         """
-        world = self._world
+        world, attendance = self._world, self._world.attendance
         act = following(acts)
         while act is not None:
             lead = 0
             if isinstance(act, Update):
-                act = following(acts)
-                if isinstance(act, AskGroup):
+                if attendance is None:
+                    act = following(acts)
+                if attendance is None and isinstance(act, AskGroup):
                     lead = world.control_delay
                 share = 1.0
                 if (before := self._owed[rank]) is not None:
@@ -108,14 +114,18 @@ class MeansExecutor(AbstractExecutor):
                     yield from before.forward(rank, step)
                     share = REST
                 yield world.computes(rank, step, share) + lead
-                scale_for = world.size if self._definition.scale_adam else 1
+                if attendance is not None:
+                    attendance.at_border(rank)
+                scale_for = len(world.view) if self._definition.scale_adam else 1
                 world.learner.update(rank, scale_for)
+                if attendance is not None:
+                    act = following(acts)
                 if act is None:
                     return
             if lead:
                 answer: object = yield from self._ask(rank, self._times[rank], lead)
             else:
-                answer = yield from self.do(rank, act)
+                answer = yield from self._do(rank, act)
             act = following(acts, answer)
 
     def settle(self, rank: int) -> Process:
@@ -127,6 +137,8 @@ class MeansExecutor(AbstractExecutor):
 
     def do(self, rank: int, act: Act) -> Doing:
         """Carry out one act in the worker's time."""
+        if self._world.attendance is not None:
+            self._world.attendance.at_border(rank)
         match act:
             case Mean():
                 return self._begin(rank, act) if self._goes_forward else self._attend(rank, act)
@@ -137,7 +149,7 @@ class MeansExecutor(AbstractExecutor):
             case AskGroup():
                 return self._ask(rank, self._times[rank])
             case Tell():
-                self._facts.tell(act.fact)
+                self._facts.tell(rank, act.fact)
             case Await():
                 return self._facts.wait(act.somebody, act.everyone)
             case LeaveGroups():
@@ -156,14 +168,44 @@ class MeansExecutor(AbstractExecutor):
             yield delay
         answer = self._answers[rank] = Signal()
         self._hear(self._generator.request(rank, world.time.now // 1_000))
-        assignment = yield answer
+        assignment, epoch = yield answer
         times.wait += world.time.now - asked
-        return Group(assignment.members, assignment.group_id, rank in assignment.more)
+        more = rank in assignment.more
+        return Group(assignment.members, assignment.group_id, more, epoch=epoch)
 
     def _hear(self, assignments: Iterable[Assignment]) -> None:
         for each in assignments:
             for member in each.members:
-                self._world.time.give(self._answers[member], each)
+                self._world.time.give(self._answers[member], (each, self._world.view.epoch))
+
+    def drop(self) -> None:
+        """Drop the means under way, and what workers wait to hear of each other."""
+        under_way: list[Meeting | LayerwiseMean] = [*self._meetings.values()]
+        under_way += self._layerwise.values()
+        for mean in under_way:
+            self._world.count("dropped_means")
+            mean.drop()
+        self._meetings.clear()
+        self._layerwise.clear()
+        self._facts.drop()
+
+    def install(self, newcomers: Collection[int]) -> None:
+        """Let the generator go on without those who are gone; those who wait for a group stay."""
+        super().install(newcomers)
+        for rank in newcomers:
+            self._delayed[rank] = DelayedAverage(self._world, rank)
+            self._owed[rank] = None
+        if self._generator is not None:
+            staying = set(self._world.view.members) - set(newcomers)
+            leaving = [rank for rank in self.courses if rank in self._generator]
+            leaving = [rank for rank in leaving if rank not in staying]
+            now_ns = self._world.time.now // 1_000
+            self._hear(self._generator.leave_together(leaving, now_ns))
+
+    def take_over(self, rank: int, counts: dict[str, int]) -> None:
+        """Let a newcomer go on from what a member has handed on, and take part in groups."""
+        super().take_over(rank, counts)
+        self._begin_course(rank)
 
     def _attend(self, rank: int, mean: Mean) -> Doing:
         """Meet the group; a worker that is alone in it has nothing to do."""
@@ -178,17 +220,21 @@ class MeansExecutor(AbstractExecutor):
             )
         return meeting.attend(rank)
 
-    def _begin(self, rank: int, mean: Mean) -> Process:
+    def _begin(self, rank: int, mean: Mean) -> Generator[int | Signal, Any, object]:
         """Take part in a mean that the next forward pass waits for; the one before is over."""
+        view, attendance = self._world.view, self._world.attendance
         yield from self.settle(rank)
+        if attendance is not None and not attendance.is_in(view):
+            return CHANGED
         if len(mean.members) < 2 or not self._is_of_run(mean):
-            return
+            return None
         key = mean.number, mean.members[0]
         if key not in self._layerwise:
             exchange = partial(self._exchange_pieces, key, mean)
             self._layerwise[key] = LayerwiseMean(self._world, mean.members, exchange)
         self._owed[rank] = self._layerwise[key]
         self._layerwise[key].arrive()
+        return None
 
     def _is_of_run(self, mean: Mean) -> bool:
         """Return whether somebody trains in this round; all workers make as many steps.
@@ -196,9 +242,13 @@ class MeansExecutor(AbstractExecutor):
         A run is the beginning of a longer training: what workers average when all of them have made
         its steps takes no part in it. A worker that asks a generator makes a step of its own.
         """
+        attendance = self._world.attendance
+        if self._generator is not None:
+            return True
+        if attendance is not None:  # not all have made as many steps
+            return attendance.is_anyone_training
         _, number = mean.number
-        is_scheduled = self._generator is None
-        return not is_scheduled or number < self._world.steps // self._definition.interval
+        return number < self._world.steps // self._definition.interval
 
     def _exchange_pieces(
         self, key: tuple[tuple[int, int], int], mean: Mean, here: list[Signal]
@@ -253,7 +303,7 @@ class DelayedAverage:
         """Let `average` work on a copy of the model; the one before has been taken in."""
         self._world.learner.copy(self._rank, self._world.wire)
         self._over = Signal()
-        self._world.time.begin(self._carry_out(average, self._over))
+        self._world.begin(self._rank, self._carry_out(average, self._over))
 
     def _carry_out(self, average: Process, over: Signal) -> Process:
         yield from average

@@ -8,6 +8,23 @@ from shoal.sim.training.learning import CurvePoint  # noqa: TC001 - decoders rea
 
 
 @dataclass(frozen=True, slots=True)
+class EventOutcome:
+    """What became of an event of a worker. Times are seconds of virtual time."""
+
+    words: str
+    """What was to happen."""
+    fired_s: float | None
+    """The time when it happened; None: it did not."""
+    view_s: float | None = None
+    """The time from there until the members went on in a view that it led to; None: they did not,
+    or needed none."""
+    step_s: float | None = None
+    """The time from there until every other worker had made a step, or a newcomer its first."""
+    remark: str = ""
+    """Why nothing came of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a simulated run came to. Times are seconds of virtual time."""
 
@@ -43,6 +60,9 @@ class Outcome:
     most_behind: int | None = None
     """Staleness: the most steps that the slowest worker was behind the fastest, at any time; None:
     not known, of a formula."""
+
+    events: tuple[EventOutcome, ...] = ()
+    """What became of the events of workers."""
 
     @property
     def rate(self) -> float:

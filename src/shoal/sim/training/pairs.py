@@ -45,7 +45,7 @@ class PairsExecutor(AbstractExecutor):
         self._queues: list[list[Signal]] = [[] for _ in range(world.size)]
         """Lists for each passive rank who is served and who waits, in the order of arrival."""
         self._under_way: list[Signal | None] = [None] * world.size
-        for course in self.courses:
+        for course in self.courses.values():
             for act in course.begin():
                 assert isinstance(act, AnswerPairs)  # whoever asks is answered from the beginning
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -53,6 +54,8 @@ _SENT_AS = {
 class Replicas(AbstractLearner):
     """Replicas of `model` for each worker, and one for a parameter server.
 
+    The last `newcomers` of the workers come later. What is looked at are those who take part.
+
     The curve gets a point at the beginning and after every `look_s` seconds of virtual time, from
     the first `samples` test samples (None: all). `stop_at` is a value of the metric at which
     `met_at` notes the time; with `until_shared` only when at least half of every worker's updates
@@ -74,6 +77,7 @@ class Replicas(AbstractLearner):
         stop_at: float | None = None,
         until_shared: bool = False,
         judges_rank0: bool = True,
+        newcomers: int = 0,
     ) -> None:
         check_replicas(dataset, model, recipe, workers)
         self._judges_rank0, self._until_shared = judges_rank0, until_shared
@@ -91,8 +95,12 @@ class Replicas(AbstractLearner):
         """Holds for each worker what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
         self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
+        first = workers - newcomers
+        self._members = list(range(first))
         self._data = [
-            batches(dataset, rank, workers, recipe.batch_size, seed=seed) for rank in range(workers)
+            # whoever comes later draws what the first ones do not all have
+            batches(dataset, rank, max(first, rank + 1), recipe.batch_size, seed=seed)
+            for rank in range(workers)
         ]
         self._judge = make_model(model, dataset, seed)
         self._judge_row = _share_memory([self._judge])
@@ -304,6 +312,17 @@ class Replicas(AbstractLearner):
         assert self._served is not None  # somebody has been served
         return self._served[rank]
 
+    def attend(self, members: Sequence[int]) -> None:
+        """Look at these workers' models from now on."""
+        self._members = list(members)
+
+    def hand_on(self, rank: int, taker: int) -> None:
+        """Copy parameters, statistics and the optimizer's state."""
+        self._rows[taker] = self._rows[rank]
+        self._optimizers[taker].load_state_dict(deepcopy(self._optimizers[rank].state_dict()))
+        for counts in (self._steps, self._updates, self._shared):
+            counts[taker] = counts[rank]
+
     def note_step(self, rank: int, now: int) -> None:
         """Count the step, and look at the models when it is time."""
         self._steps[rank] += 1
@@ -321,15 +340,17 @@ class Replicas(AbstractLearner):
 
     def look(self, now: int, samples: int | None = None) -> CurvePoint:
         """Evaluate the models as they are, on the first `samples` test samples (None: all)."""
-        rows = self._rows[: self._workers]
+        members = self._members
+        rows = self._rows[members]
         mean = rows.mean(dim=0)
+        updates = [self._updates[rank] for rank in members]
         return CurvePoint(
             seconds=now / _PICOSECONDS,
-            mean_step=sum(self._steps) / self._workers,
+            mean_step=sum(self._steps[rank] for rank in members) / len(members),
             averaged=self._evaluate(mean, samples),
             rank0=self._evaluate(rows[0], samples) if self._judges_rank0 else math.nan,
             consensus_distance=float((rows - mean).square().sum(dim=1).mean().sqrt()),
-            steps_behind=max(self._updates) - min(self._updates),
+            steps_behind=max(updates) - min(updates),
         )
 
     def _look(self, now: int) -> None:

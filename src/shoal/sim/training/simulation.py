@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from shoal.control import terms_of, usual_liveness_timeout_s
 from shoal.errors import ResourceError, UsageError
 from shoal.scenario import SHOAL, StrategySpec
 from shoal.sim.closed_form.prediction import predict
@@ -17,6 +18,7 @@ from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import check_ways, processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
+from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
 from shoal.sim.training.networks import (
@@ -41,8 +43,9 @@ from shoal.switching import PICOSECONDS
 from shoal.transport import FLOAT32, MOST_MESSAGES, PIECE_BYTES, POLICIES, ZERO, sum_form
 
 if TYPE_CHECKING:
-    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec, WorkerEvent
     from shoal.sim.network import Network
+    from shoal.sim.training.attendance import Attendance
     from shoal.sim.training.strategy import AbstractSimulatedStrategy
 
 
@@ -67,6 +70,8 @@ def check(scenario: Scenario) -> None:
         with said_of(scenario.places.get(strategy.name)):
             made = make_simulated(strategy.strategy, strategy.options)
             made.prepare(world)
+            if cluster.worker_events:
+                made.check_goes_on()
             if strategy.loss_bound and not made.contributes:
                 raise UsageError(
                     "loss_bound: what this strategy sends has to arrive whole; leave it out."
@@ -296,17 +301,21 @@ def simulate(
     made = make_simulated(strategy.strategy, strategy.options)
     if not world.learner.gradient_elements:
         _check_state(made)
+    if cluster.worker_events:
+        world.attendance = _attendance(world, made, training, cluster.worker_events)
     made.prepare(world)
-    for rank in range(world.size):
-        world.time.begin(made.worker(rank), awaited=True)
+    for rank in world.view.members:
+        world.begin(rank, made.worker(rank), awaited=True)
     for process in processes(as_simulated(cluster, training, strategy), world.time):
         world.time.begin(process)
-    total = training.steps * world.size
+    total = training.steps * len(world.view)
     with _settled_heap():
         world.time.run(
             tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
         )
     world.time.network.check_conservation()
+    if world.attendance is not None and not world.learner.is_satisfied:
+        world.attendance.check_ended()
     made.finish(world)
     world.learner.finish(max(each.ended for each in world.times))
     if world.summing is not None and world.summing.lossy_bytes:
@@ -317,6 +326,24 @@ def simulate(
         world.count("renewal_due_bytes", network.renewal_due_bytes)
         world.count("renewal_missing_bytes", network.renewal_missing_bytes)
     return _outcome(strategy.name, world)
+
+
+def _attendance(
+    world: World,
+    made: AbstractSimulatedStrategy,
+    training: TrainingSpec,
+    events: Sequence[WorkerEvent],
+) -> Attendance:
+    """Return the control plane of a job in which these events happen to workers."""
+    from shoal.sim.training.attendance import Attendance
+
+    made.check_goes_on()
+    assert isinstance(made, AbstractExecutor)  # the others need all workers to the end
+    timeout_s = usual_liveness_timeout_s(training.deadline_s, is_fixed=False)
+    terms = terms_of(world.view, timeout_s, training.min_workers)
+    attendance = Attendance(world, made, terms, events)
+    world.time.begin(attendance.happen())
+    return attendance
 
 
 _YOUNG: Final = 100_000
@@ -352,6 +379,7 @@ def make_world(
 ) -> World:
     """Return the cluster with its workers, at the beginning of time; `network` as in `simulate`."""
     workers = cluster.topology.hosts * cluster.workers
+    newcomers = cluster.newcomers
     learner = learner or _learner(cluster, training, workers)
     model = learner.size if training.dataset and learner.size else model_of(training)
     carries = learner.gradient_elements * ELEMENT_BYTES == model.bytes
@@ -360,7 +388,8 @@ def make_world(
     network = network or make_network(cluster, training, strategy, carries_values=carries)
     return World(
         time=VirtualTime(network),
-        host_of=cluster.host_of,
+        host_of=[*cluster.host_of, *newcomers],
+        newcomers=len(newcomers),
         compute=ComputeTimes(
             training.compute_s * PICOSECONDS,
             training.spread,
@@ -403,7 +432,8 @@ def _learner(cluster: ClusterSpec, training: TrainingSpec, workers: int) -> Abst
         load_dataset(training.dataset),
         training.model,
         default_recipe(training.dataset, training.model),
-        workers,
+        workers + len(cluster.newcomers),
+        newcomers=len(cluster.newcomers),
         seed=cluster.seed,
         look_s=training.compute_s * training.steps / training.looks,
         samples=_SAMPLES,
@@ -428,11 +458,11 @@ def _outcome(name: str, world: World) -> Outcome:
         digest.update(repr((*each.of_steps, each.ended)).encode())
     return Outcome(
         name=name,
-        workers=world.size,
+        workers=world.size - world.newcomers,
         steps=sum(each.steps for each in times),
         seconds=end / PICOSECONDS,
         # a target may be met before a slow worker has made a step
-        step_ms=fmean(t.ended / t.steps for t in times if t.steps) / PICOSECONDS * 1e3,
+        step_ms=fmean((t.ended - t.absent) / t.steps for t in times if t.steps) / PICOSECONDS * 1e3,
         compute_share=compute / total,
         wait_share=wait / total,
         exchange_share=exchange / total,
@@ -445,4 +475,5 @@ def _outcome(name: str, world: World) -> Outcome:
         together_s=min(end, world.progress.together_until) / PICOSECONDS,
         together_steps=world.progress.together,
         most_behind=world.progress.most_behind,
+        events=() if world.attendance is None else world.attendance.log.outcomes,
     )

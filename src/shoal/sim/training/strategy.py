@@ -56,6 +56,13 @@ class AbstractSimulatedStrategy(ABC):
         """
         raise UsageError(NO_CHOICE)
 
+    def check_goes_on(self) -> None:
+        """Raise `UsageError` if the strategy needs all workers to the end."""
+        raise UsageError(
+            "This strategy needs all workers to the end: leave out the [[event]] tables that kill,"
+            " freeze or join workers, or choose another."
+        )
+
     @abstractmethod
     def prepare(self, world: World) -> None:
         """Make what the workers of `world` share. Raises `UsageError` for an impossible size."""

@@ -7,6 +7,7 @@ through; the next step begins when the last one is, or goes forward layer by lay
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.collectives import ALGORITHMS
@@ -16,10 +17,10 @@ from shoal.sim.training.hierarchy import check_hosts
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
-from shoal.strategies import Act, Acts, Adopt, SumGradients, Summed, Update
+from shoal.strategies import CHANGED, Act, Acts, Adopt, SumGradients, Summed, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 class _Iteration:
     """One step's buckets: how many workers have each, and whether its sum is known."""
 
-    def __init__(self, buckets: int) -> None:
+    def __init__(self, buckets: int, members: Sequence[int]) -> None:
+        self.members = members
         self.arrived = [0] * buckets
         self.complete = [Signal() for _ in range(buckets)]
         self.summed = [Signal() for _ in range(buckets)]
@@ -43,6 +45,21 @@ class _Iteration:
         self.over = Signal()
         self.all_computed = 0
         """The time when the last worker had its last bucket."""
+        self.under_way: list[Process] = []
+        """What sums the buckets."""
+
+
+@dataclass(slots=True)
+class _Own:
+    """What a worker has for a sum."""
+
+    number: int
+    trains: bool
+    buckets: int = 0
+    """The buckets whose gradients it has computed, or to which it has nothing to give."""
+    is_over: bool = False
+    num_training: int = 0
+    """The workers that have made a step with the sum, once it is over."""
 
 
 @final
@@ -66,6 +83,17 @@ class SumsExecutor(AbstractExecutor):
             raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
         self._goes_forward = definition.overlap == "next-forward"
+
+    own_acts = (*AbstractExecutor.own_acts, SumGradients, Adopt)
+
+    def check_goes_on(self) -> None:
+        """Raise `UsageError` for hosts that have to be filled by equally many workers."""
+        super().check_goes_on()
+        if self._algorithm == "hierarchical":
+            raise UsageError(
+                'algorithm = "hierarchical" is simulated where all workers stay to the end: leave'
+                " it out, or the [[event]] tables that kill, freeze or join workers."
+            )
 
     @property
     def contributes(self) -> bool:
@@ -97,17 +125,19 @@ class SumsExecutor(AbstractExecutor):
         """Says which step's sums hold a rank, and since when."""
         self._owed: list[_Iteration | None] = [None] * world.size
         """The sums that each rank's next forward pass waits for."""
+        self._own: dict[int, _Own] = {}
+        """What each rank has for the sum that it has come to."""
 
     def worker(self, rank: int) -> Process:
         """Make the steps; what goes forward has made one once its last sum is known."""
-        for step in range(self.steps_of(rank)):
+        for step in range(self._world.times[rank].position, self.steps_of(rank)):
             yield from self.step(rank, step, self.courses[rank].step())
             if not self._goes_forward:
                 self._world.stepped(rank)
         before = self._owed[rank]
         if before is not None:
             yield from self._end_step(rank, before)
-        self._world.time.begin(self._farewell(rank))
+        self.bid_farewell(rank)
 
     def step(self, rank: int, step: int, acts: Acts) -> Process:
         """Carry out `acts`; the first of them, a sum, begins with computing."""
@@ -117,7 +147,7 @@ class SumsExecutor(AbstractExecutor):
         """Carry out one act."""
         match act:
             case SumGradients(trains=True):
-                yield from self._compute(rank, act.number)
+                return (yield from self._compute(rank, act.number))
             case SumGradients():
                 return (yield from self._shadow(rank, act.number))
             case Update() | Adopt():
@@ -126,11 +156,15 @@ class SumsExecutor(AbstractExecutor):
                 raise TypeError(act)
         return None
 
-    def _compute(self, rank: int, number: int) -> Process:
-        """Forward, backward bucket by bucket, and wait for the sums, then or layer by layer."""
+    def _compute(self, rank: int, number: int) -> Generator[int | Signal, Any, object]:
+        """Forward, backward bucket by bucket, and wait for the sums, then or layer by layer.
+
+        For a sum that is made again among others a worker has its gradients.
+        """
         world, before = self._world, self._owed[rank]
-        iteration = self._iteration(number)
-        iteration.training.append(rank)
+        if self._has_begun(rank, number):
+            return (yield from self._await_sum(rank, number))
+        self._begin_sum(rank, number, trains=True)
         if before is not None:
             yield from self._forward(rank, number, before)
         world.learner.compute_gradient(rank)
@@ -138,25 +172,90 @@ class SumsExecutor(AbstractExecutor):
             yield world.computes(rank, number, FORWARD)
         for bucket, (share, _) in enumerate(self._buckets):
             yield world.computes(rank, number, share)
-            self._arrive(iteration, bucket)
+            self._bring(rank, bucket)
         if self._goes_forward:
-            self._owed[rank] = iteration
-        else:
-            yield from self._await(rank, iteration, iteration.over)
+            self._owed[rank] = self._iterations[number]
+            return None
+        return (yield from self._await_sum(rank, number))
 
-    def _shadow(self, rank: int, number: int) -> Generator[int | Signal, Any, Summed]:
+    def _shadow(self, rank: int, number: int) -> Generator[int | Signal, Any, object]:
         """Bring nothing to a sum of those who train on; return how many they are."""
-        iteration = self._iteration(number)
-        for bucket in range(len(self._buckets)):
+        if not self._has_begun(rank, number):
+            self._begin_sum(rank, number, trains=False)
+            for bucket in range(len(self._buckets)):
+                self._bring(rank, bucket)
+        answer = yield from self._await_sum(rank, number)
+        return answer or Summed(self._own[rank].num_training)
+
+    def _has_begun(self, rank: int, number: int) -> bool:
+        return rank in self._own and self._own[rank].number == number
+
+    def _begin_sum(self, rank: int, number: int, *, trains: bool) -> None:
+        self._own[rank] = _Own(number, trains)
+        attendance = self._world.attendance
+        if attendance is None or not attendance.is_fenced:
+            self._take_part(rank, self._iteration(number))
+
+    def _bring(self, rank: int, bucket: int) -> None:
+        """Note that a worker has a bucket's gradients, and let their sum begin if all have."""
+        own = self._own[rank]
+        own.buckets = bucket + 1
+        if self._world.attendance is not None:
+            self._world.attendance.at_border(rank)
+        if own.number in self._iterations:  # else the view is about to change
+            self._arrive(self._iterations[own.number], bucket)
+
+    def _take_part(self, rank: int, iteration: _Iteration) -> None:
+        """Bring to a sum what a worker has for it so far."""
+        own = self._own[rank]
+        if own.trains:
+            iteration.training.append(rank)
+        for bucket in range(own.buckets):
             self._arrive(iteration, bucket)
-        yield iteration.over
-        return Summed(len(iteration.training))
 
     def _arrive(self, iteration: _Iteration, bucket: int) -> None:
         iteration.arrived[bucket] += 1
-        if iteration.arrived[bucket] == self._world.size:
+        if iteration.arrived[bucket] == len(iteration.members):
             iteration.all_computed = self._world.time.now
             self._world.time.give(iteration.complete[bucket])
+
+    def _await_sum(self, rank: int, number: int) -> Generator[int | Signal, Any, object]:
+        """Wait for a sum; the answer is `CHANGED` if it has to be made among others."""
+        attendance = self._world.attendance
+        if attendance is not None:
+            attendance.at_border(rank)
+        iteration = self._iterations.get(number)
+        if iteration is not None:  # else it is over, or the view is about to change
+            if self._own[rank].trains:
+                yield from self._await(rank, iteration, iteration.over)
+            else:
+                yield iteration.over
+        if self._own[rank].is_over or attendance is None:
+            return None
+        yield from attendance.settled()
+        return CHANGED
+
+    def drop(self) -> None:
+        """Let nothing come of the sums under way: they are made again from the same gradients."""
+        iterations = list(self._iterations.values())
+        self._iterations.clear()
+        for iteration in iterations:
+            if iteration.all_computed:
+                self._world.count("repeated_sums")
+            for process in iteration.under_way:
+                self._world.time.end(process)
+            self._world.time.give(iteration.over)
+
+    def install(self, newcomers: Collection[int]) -> None:
+        """Let the sums be made among the members that were under way."""
+        super().install(newcomers)
+        members = self._world.view.members
+        for rank in [each for each in self._own if each in newcomers or each not in members]:
+            del self._own[rank]
+            self._awaiting.pop(rank, None)
+        for rank in members:
+            if rank in self._own and not self._own[rank].is_over:
+                self._take_part(rank, self._iteration(self._own[rank].number))
 
     def _forward(self, rank: int, step: int, before: _Iteration) -> Process:
         """Go forward through each bucket's layers once the step before has updated them.
@@ -199,9 +298,14 @@ class SumsExecutor(AbstractExecutor):
 
     def _iteration(self, step: int) -> _Iteration:
         if step not in self._iterations:
-            self._iterations[step] = _Iteration(len(self._buckets))
-            self._world.time.begin(self._sum(step, self._iterations[step]))
+            members = self._world.view.members
+            made = self._iterations[step] = _Iteration(len(self._buckets), members)
+            self._begin_beside(made, self._sum(step, made))
         return self._iterations[step]
+
+    def _begin_beside(self, iteration: _Iteration, process: Process) -> None:
+        iteration.under_way.append(process)
+        self._world.time.begin(process)
 
     def _sum(self, step: int, iteration: _Iteration) -> Process:
         """Sum the buckets: one after another, or each when it is there if the network can."""
@@ -209,21 +313,25 @@ class SumsExecutor(AbstractExecutor):
         for number, (_, size) in enumerate(self._buckets):
             yield iteration.complete[number]
             if world.sums_overlap:
-                world.time.begin(self._sum_bucket(iteration, number, size))
+                self._begin_beside(iteration, self._sum_bucket(iteration, number, size))
             else:
                 yield from self._sum_bucket(iteration, number, size)
         yield from iteration.summed
         if iteration.training:
-            world.learner.update_by_mean(range(world.size), iteration.gradients)
+            world.learner.update_by_mean(iteration.members, iteration.gradients)
+            world.count(f"group_size.{len(iteration.members)}")
         del self._iterations[step]
+        for own in [self._own[rank] for rank in iteration.members]:
+            if own.number == step:
+                own.is_over, own.num_training = True, len(iteration.training)
         world.time.give(iteration.over)
 
     def _sum_bucket(self, iteration: _Iteration, number: int, size: float) -> Process:
-        world, everyone = self._world, range(self._world.size)
+        world, everyone = self._world, iteration.members
         if world.carries_values and not iteration.gradients:  # with one bucket, all are computed
             iteration.gradients = [world.learner.gradient(rank) for rank in everyone]
         if self._algorithm == "hierarchical":
-            yield from world.hierarchical_mean(self._near, size)
+            yield from world.hierarchical_mean(everyone, self._near, size)
         else:
             part = self._parts[number]
             summand = Summand(

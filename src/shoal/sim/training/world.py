@@ -7,10 +7,11 @@ meet and when is a strategy's to say, what they learn a learner's (`learning`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from shoal.membership import View
 from shoal.sim.network import RingNetwork, SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.training.model import ELEMENT_BYTES
@@ -18,10 +19,12 @@ from shoal.sim.training.progress import StepProgress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
+from shoal.strategies import CHANGED
 from shoal.transport import DIVIDE_BY_COUNT, FLOAT32, ZERO, widening
 
 if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
+    from shoal.sim.training.attendance import Attendance
     from shoal.sim.training.learning import AbstractLearner
     from shoal.sim.training.model import ModelSize
     from shoal.sim.transports.contributions import Contribution
@@ -38,12 +41,28 @@ class Times:
     exchange: int = 0
     """The time that bytes took, beyond what computing hid."""
     steps: int = 0
+    ahead: int = 0
+    """The steps that others had made before it came, and that it goes on from."""
+    absent: int = 0
+    """The time for which it was not there, before its last step."""
     ended: int = 0
     """The time when the last of its steps was made."""
     of_steps: tuple[int, int, int] = (0, 0, 0)
     """The above three when its last step was made: of a step under way nothing is in them."""
     exchanges_since: int | None = None
     """The time when the exchange began that holds the worker now, if one does."""
+
+    @property
+    def position(self) -> int:
+        """How many steps its model has behind it."""
+        return self.ahead + self.steps
+
+    def come_back(self, position: int, now: int) -> None:
+        """Note that a worker goes on from another's model, which has come as far as `position`."""
+        self.ahead = position - self.steps
+        self.absent += now - self.ended
+        self.ended = now
+        self.exchanges_since = None
 
     def begin_exchange(self, now: int) -> None:
         """Note that the worker can do nothing else until an exchange is over."""
@@ -67,7 +86,7 @@ class Times:
 
 @dataclass
 class World:
-    """A cluster in virtual time; rank r is on host `host_of[r]`."""
+    """A cluster in virtual time; rank r is on `host_of[r]`, and the last `newcomers` come later."""
 
     time: VirtualTime
     host_of: Sequence[int]
@@ -87,7 +106,12 @@ class World:
     """What a lost part of a gradient counts as where workers sum them: one of `transport.holes`."""
     wire: int = FLOAT32
     """What of an element is sent where it may be rounded: one of `transport.forms.IN_FLOAT32`."""
+    newcomers: int = 0
     counters: dict[str, float] = field(default_factory=dict)
+    view: View = field(init=False)
+    """The workers that take part."""
+    attendance: Attendance | None = field(default=None, init=False)
+    """How workers come and go; None: all that begin stay to the end."""
     times: list[Times] = field(init=False)
     progress: StepProgress = field(init=False)
     summing: SummingNetwork | None = field(init=False)
@@ -100,9 +124,9 @@ class World:
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
-        self.progress = StepProgress(
-            lambda: min(each.steps for each in self.times), len(self.times), self.steps
-        )
+        first = len(self.host_of) - self.newcomers
+        self.view = View(0, tuple(range(first)), tuple(self.host_of[:first]))
+        self.progress = StepProgress(self._slowest, first, self.steps)
         network = self.time.network
         self.summing = network if isinstance(network, SummingNetwork) else None
         self.ringing = network if isinstance(network, RingNetwork) else None
@@ -112,10 +136,20 @@ class World:
         rounded = self.model.bytes / widening(self.wire)
         self._copies = replace(self._whole, size=rounded, form=self.wire)
 
+    def _slowest(self) -> int:
+        return min(self.times[rank].position for rank in self.view.members)
+
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """How many workers there are, those included that come later."""
         return len(self.host_of)
+
+    def begin(self, rank: int, process: Process, *, awaited: bool = False) -> None:
+        """Let a worker begin something that ends with the worker; see `VirtualTime.begin`."""
+        if self.attendance is None:
+            self.time.begin(process, awaited=awaited)
+        else:
+            self.attendance.lives.begin(rank, process, awaited=awaited)
 
     @property
     def workers_per_host(self) -> int:
@@ -153,10 +187,12 @@ class World:
         mine.steps += 1
         mine.ended = now
         mine.of_steps = mine.compute, mine.wait, mine.exchange
-        if mine.steps > progress.fastest:
-            progress.lead(mine.steps, now)
+        if mine.position > progress.fastest:
+            progress.lead(mine.position, now)
         progress.count(now)
         self.learner.note_step(rank, now)
+        if self.attendance is not None:
+            self.attendance.note_step(rank)
         if self.learner.is_satisfied:
             self.time.stop()
 
@@ -174,11 +210,17 @@ class World:
         """
         if len(members) < 2:
             return
+        began = self.time.now
+        yield from self._mean(members, summand, algorithm)
+        if self.attendance is not None:
+            yield from self.attendance.lives.held_up(members, began)
+
+    def _mean(self, members: Sequence[int], summand: Summand, algorithm: str | None) -> Process:
         count, network = len(members), self.time.network
         if self.summing is not None:
             yield from sum_over_hosts(self, self.summing, members, summand, algorithm or "direct")
         elif algorithm == "direct":
-            yield from self.hierarchical_mean(1, summand.size)  # with its messages' cost
+            yield from self.hierarchical_mean(members, 1, summand.size)  # with its messages' cost
             return
         elif self.ringing is not None:
             hosts = [self.host_of[rank] for rank in members]
@@ -262,22 +304,22 @@ class World:
         yield from self.mean(members, summand)
         self.time.give(known)
 
-    def hierarchical_mean(self, per_host: int, size: float) -> Process:
-        """Let all workers average `size` bytes, first `per_host` that follow each other.
+    def hierarchical_mean(self, members: Sequence[int], per_host: int, size: float) -> Process:
+        """Let `members` average `size` bytes, first `per_host` that follow each other.
 
         As with a ring, the bytes of all stages flow at once and each stage's delay follows.
         """
-        if self.size < 2:
+        if len(members) < 2:
             return
-        traffic = traffic_of(self.size, per_host)
+        traffic = traffic_of(len(members), per_host)
         wire = size * self.time.network.header_factor
-        sources = [self.host_of[rank] for rank in traffic.sources]
-        targets = [self.host_of[rank] for rank in traffic.targets]
+        sources = [self.host_of[members[place]] for place in traffic.sources]
+        targets = [self.host_of[members[place]] for place in traffic.targets]
         yield self.time.transfer(sources, targets, [share * wire for share in traffic.shares])
         ways = set(zip(sources, targets, strict=True))
         longest = max(self.time.network.delay(source, target) for source, target in ways)
         yield (ONE_WAY_DELAYS - 1) * longest
-        yield from self.software(2 * (per_host - 1) + 2 * (self.size // per_host - 1))
+        yield from self.software(2 * (per_host - 1) + 2 * (len(members) // per_host - 1))
 
     def software(self, messages: int) -> Process:
         """Take the time of the software that handles messages which follow one another."""
@@ -386,8 +428,8 @@ class World:
 class Meeting:
     """Workers that exchange together once all of them are there.
 
-    `times`, by rank, take what each has waited and exchanged. The last one to arrive carries out
-    the process that `exchange` makes.
+    `times`, by rank, take what each has waited and exchanged. When the last one has arrived the
+    process is carried out that `exchange` makes.
     """
 
     def __init__(
@@ -401,15 +443,22 @@ class Meeting:
         self._exchange = exchange
         self._arrived: dict[int, int] = {}
         self._over = Signal()
+        self._under_way: Process | None = None
 
-    def attend(self, rank: int) -> Process:
-        """Arrive, wait for the others and take part."""
+    def attend(self, rank: int) -> Generator[int | Signal, Any, object]:
+        """Arrive, wait for the others and take part. The answer is `CHANGED` if that is dropped."""
         world = self._world
-        now = world.time.now
-        self._arrived[rank] = now
-        if len(self._arrived) < len(self._members):
-            yield self._over
-            return
+        self._arrived[rank] = world.time.now
+        if len(self._arrived) == len(self._members):
+            if world.attendance is None:
+                yield from self._carry_out()
+                return None
+            self._under_way = self._carry_out()  # what one of them does not take along when it ends
+            world.time.begin(self._under_way)
+        return (yield self._over)
+
+    def _carry_out(self) -> Process:
+        world, now = self._world, self._world.time.now
         for member, since in self._arrived.items():
             self._times[member].wait += now - since
             self._times[member].begin_exchange(now)
@@ -417,3 +466,16 @@ class Meeting:
         for member in self._members:
             self._times[member].end_exchange(world.time.now)
         world.time.give(self._over)
+
+    def drop(self) -> None:
+        """Let nothing come of it."""
+        now = self._world.time.now
+        if self._under_way is not None:
+            self._world.time.end(self._under_way)
+        for member, since in self._arrived.items():
+            times = self._times[member]
+            if times.exchanges_since is None:
+                times.wait += now - since
+            else:
+                times.end_exchange(now)
+        self._world.time.give(self._over, CHANGED)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 class PairsExecutor(AbstractExecutor):
     """Has a thread that begins exchanges, or threads that answer them."""
 
-    goes_on = False
-
     def __init__(self, definition: ADPSGD, replica: Replica) -> None:
         super().__init__(definition, replica)
         communicator = replica.communicator

@@ -51,8 +51,6 @@ class ServersExecutor(AbstractExecutor):
     Raises `UsageError` for an optimizer that servers cannot run, or holes that they cannot fill.
     """
 
-    goes_on = False
-
     def __init__(self, definition: ParameterServer, replica: Replica) -> None:
         super().__init__(definition, replica)
         self._rule, self._pull_bound = definition.rule, definition.pull_bound
