@@ -1,4 +1,5 @@
 from shoal.jobs import fork_server as fork_server
+from shoal.jobs.chaos.control_processes import ControlProcesses as ControlProcesses
 from shoal.jobs.chaos.faults import WORDS as WORDS
 from shoal.jobs.chaos.faults import Case as Case
 from shoal.jobs.chaos.faults import case_of as case_of
