@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "cost"
 WORKERS: Final = 4
-SYNCS: Final = ("all-reduce", "ds-sync", "ripples")
-"""The strategies, one for each way in which a job goes on."""
+SYNCS: Final = ("all-reduce", "ds-sync", "ripples-static")
+"""The strategies. Where groups form at run time workers cannot all stop after as many steps."""
 TRAININGS: Final = {
     "2 MB, no compute added": Training(width=350, compute_s=0.0),
     "2 MB, 20 ms of compute added": Training(width=350, compute_s=0.02),

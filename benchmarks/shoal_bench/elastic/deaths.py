@@ -175,8 +175,8 @@ def rows_of(contender: AbstractContender, found: Found, workers: int = WORKERS) 
     ours = contender.is_ours
     return [
         *_rows(case, killed, found.killed, MEDIAN_S if ours else None, WORST_S if ours else None),
-        *_rows(case, paused, found.paused),
-        *_rows(case, came_back, found.came_back),
+        *_rows(case, paused, found.paused)[:1],
+        *_rows(case, came_back, found.came_back)[:1],
         *_rows(case, frozen, found.frozen, worst=FROZEN_S if ours else None),
         *_rows(case, lost, found.service, MEDIAN_S if ours else None, WORST_S if ours else None),
     ]

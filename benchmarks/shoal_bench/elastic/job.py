@@ -266,7 +266,15 @@ class ElasticJob:
             return lines[-1].members == wanted or not self.contender.tells_members
 
         self._await(
-            lambda: all(map(is_in, self._processes)), f"a training of {wanted} workers together"
+            lambda: all(map(is_in, self._processes)), f"a step of {wanted} workers together"
+        )
+
+    def await_steps(self, ranks: Sequence[int], steps: int) -> None:
+        """Wait until each of `ranks` has completed so many more steps; raise why it does not."""
+        due = {rank: len(self.record(rank).steps()) + steps for rank in ranks}
+        self._await(
+            lambda: all(len(self.record(rank).steps()) >= due[rank] for rank in ranks),
+            f"{steps} steps of each worker",
         )
 
     def until(self, condition: Callable[[], bool], within_s: float) -> bool:
@@ -290,7 +298,7 @@ class ElasticJob:
             )
             raise DeadlineExceeded(message)
         if not in_time:
-            message = f"{self.contender.title}: there was no {what} within {START_S:g} s."
+            message = f"{self.contender.title}: {what} did not come within {START_S:g} s."
             raise DeadlineExceeded(message)
 
     def _has_failed(self, rank: int) -> bool:

@@ -20,7 +20,7 @@ from shoal.lab import obstacle
 from shoal_bench.elastic.contenders import installed
 from shoal_bench.elastic.job import ElasticJob
 from shoal_bench.elastic.worker import Training
-from shoal_bench.emulated_network import COMMANDS, EmulatedNetwork, Ports
+from shoal_bench.emulated_network import COMMANDS_WITHOUT_LOSS, EmulatedNetwork, Ports
 from shoal_bench.rows import Row, at_least, at_most, every_value, figure
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ MOST_S: Final = 3.0
 MOST_STEPS: Final = 1.0
 LEAST_SHARE: Final = 0.85
 
+_STEPS_BEFORE: Final = 8
+"""The steps of each worker before a newcomer comes, which say what is usual."""
 _SETTLES_S: Final = 1.5
 _NS: Final = 1_000_000_000
 
@@ -58,7 +60,7 @@ class Joins:
 
 def measure(stand: Stand) -> list[Row]:
     """Return the rows of each contender, and keep them one by one."""
-    if reason := obstacle(COMMANDS):
+    if reason := obstacle(COMMANDS_WITHOUT_LOSS):
         stand.skip(reason)
         return []
     joins = stand.choose(full=5, quick=1)
@@ -78,12 +80,12 @@ def join_again(contender: AbstractContender, joins: int) -> Joins:
     found = Joins()
     newcomer = HOSTS - 1
     with (
-        EmulatedNetwork(PORTS) as network,
+        EmulatedNetwork(PORTS, can_lose=False) as network,
         ElasticJob(contender, newcomer, TRAINING, network.hosts) as job,
     ):
         job.start()
         for _ in range(joins):
-            time.sleep(_SETTLES_S)
+            job.await_steps(range(newcomer), _STEPS_BEFORE)
             began_ns = time.monotonic_ns()
             job.start_worker(newcomer, notes_arrivals=True)
             job.await_all(HOSTS)
@@ -102,10 +104,10 @@ def join_again(contender: AbstractContender, joins: int) -> Joins:
 def lost_steps(times_ns: Sequence[int], began_ns: int, ended_ns: int) -> float:
     """Return how many steps a worker made less than usual between two moments.
 
-    What is usual is the median of its steps before.
+    What is usual is the median of its last steps before.
     """
     before = [later - earlier for earlier, later in pairwise(times_ns) if later <= began_ns]
-    usual_ns = statistics.median(before)
+    usual_ns = statistics.median(before[-_STEPS_BEFORE + 1 :])
     waits = [
         later - earlier
         for earlier, later in pairwise(times_ns)

@@ -7,6 +7,7 @@ live as long as the job.
 from __future__ import annotations
 
 import contextlib
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
@@ -118,6 +119,7 @@ class TorchFT(AbstractContender):
             lighthouse_addr=seat.meeting_point,
             replica_id=f"replica-{seat.rank}",
             hostname=seat.address,
+            checkpoint_transport=_at(seat.address, timedelta(seconds=self._settings.timeout_s)),
         )
         wrapped: Any = _mended(torchft.DistributedDataParallel)(manager, model)
         optimizer = torchft.Optimizer(manager, inner)
@@ -141,6 +143,20 @@ class TorchFT(AbstractContender):
             kept=count,
             members=manager.num_participants,
         )
+
+
+def _at(address: str, timeout: timedelta) -> Any:
+    """Return what a manager hands state on with by default, but at `address`.
+
+    By itself it is found by its host's name, which an emulated host shares with all others.
+    """
+    from torchft.checkpointing import HTTPTransport
+
+    class Addressed(HTTPTransport):  # type: ignore[misc] # its type is known at run time only
+        def metadata(self) -> str:
+            return str(super().metadata()).replace(f"//{socket.gethostname()}:", f"//{address}:")
+
+    return Addressed(timeout=timeout, num_chunks=0)
 
 
 def _mended(wrapper: type[Any]) -> type[Any]:

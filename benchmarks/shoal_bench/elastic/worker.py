@@ -62,14 +62,14 @@ class Training(AbstractWork):
     """The sleep of each step, between its forward and its backward pass."""
 
     still_bytes: int = 0
-    """The size of parameters that are not trained, as of a model that is fine-tuned: they are in
-    the state that a newcomer gets, and in no exchange."""
+    """The size of a parameter that is not trained, of whole numbers, as of a quantized model that
+    is fine-tuned: it is in the state that a newcomer gets, and in no sum or mean."""
 
     def model(self) -> nn.Module:
         """Return the model, the same on every worker."""
         model = perceptron(self.width)
         if self.still_bytes:
-            still = nn.Parameter(torch.zeros(self.still_bytes // 4), requires_grad=False)
+            still = nn.Parameter(torch.zeros(self.still_bytes, dtype=torch.uint8), False)
             model.register_parameter("still", still)
         return model
 
