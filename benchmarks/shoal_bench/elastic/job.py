@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
+    from types import TracebackType
 
     from shoal_bench.elastic.contender import AbstractContender
     from shoal_bench.emulated_network import Host
@@ -66,15 +67,23 @@ class ElasticJob:
         self._port = free_port(0)
         self._service_port = _SERVICE_PORT if hosts else free_port(0)
         self._service: BaseProcess | None = None
-        self._processes: dict[int, BaseProcess] = {}
+        self.processes: dict[int, BaseProcess] = {}
+        """The process that is each rank, or was last."""
         self._starts: dict[int, int] = {}
         self._records: dict[str, Record] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_details: object) -> None:
-        every = [*self._processes.values(), *filter(None, [self._service])]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, Exception):
+            fork_server.kill()  # as it may be loading torch, and make workers later
+        every = [*self.processes.values(), *filter(None, [self._service])]
         for process in every:
             _kill_group(process)
         for pid in self._control.running():
@@ -137,24 +146,24 @@ class ElasticJob:
             orders,
         )
         process = self._context.Process(target=worker_main, args=(task,))
-        self._processes[rank] = process
+        self.processes[rank] = process
         process.start()
 
     def kill(self, rank: int) -> int:
         """Kill a worker and all that its library has started; return when, in nanoseconds."""
         at_ns = time.monotonic_ns()
-        _kill_group(self._processes[rank])
-        self._processes[rank].join(_END_S)
+        _kill_group(self.processes[rank])
+        self.processes[rank].join(_END_S)
         return at_ns
 
     def forget(self, rank: int) -> None:
         """Count a worker that was killed no longer among those that are waited for."""
-        del self._processes[rank]
+        del self.processes[rank]
 
     def freeze(self, rank: int) -> int:
         """Stop a worker and all that its library has started; return when, in nanoseconds."""
         at_ns = time.monotonic_ns()
-        pid = self._processes[rank].pid
+        pid = self.processes[rank].pid
         assert pid is not None
         os.killpg(pid, signal.SIGSTOP)
         return at_ns
@@ -180,7 +189,7 @@ class ElasticJob:
 
     def gone(self) -> list[int]:
         """Return the ranks of workers whose processes have ended."""
-        return [rank for rank, process in self._processes.items() if not process.is_alive()]
+        return [rank for rank, process in self.processes.items() if not process.is_alive()]
 
     def name(self, rank: int) -> str:
         """Return the name of the process that is, or was last, this rank: no other has it."""
@@ -265,9 +274,7 @@ class ElasticJob:
                 return False
             return lines[-1].members == wanted or not self.contender.tells_members
 
-        self._await(
-            lambda: all(map(is_in, self._processes)), f"a step of {wanted} workers together"
-        )
+        self._await(lambda: all(map(is_in, self.processes)), f"a step of {wanted} workers together")
 
     def await_steps(self, ranks: Sequence[int], steps: int) -> None:
         """Wait until each of `ranks` has completed so many more steps; raise why it does not."""
@@ -288,10 +295,10 @@ class ElasticJob:
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         def is_over() -> bool:
-            return condition() or any(map(self._has_failed, self._processes))
+            return condition() or any(map(self._has_failed, self.processes))
 
         in_time = self.until(is_over, START_S)
-        failed = [rank for rank in self._processes if self._has_failed(rank)]
+        failed = [rank for rank in self.processes if self._has_failed(rank)]
         if failed:
             message = (
                 f"{self.contender.title}: rank {failed[0]} ended: {self._last_words(failed[0])}"

@@ -30,13 +30,10 @@ if TYPE_CHECKING:
     from shoal_bench.stand import Stand
 
 NAME: Final = "joining"
-HOSTS: Final = 8
+PORTS: Final = Ports(8, 1_000_000_000, 1 << 20)
 STATE_BYTES: Final = 100_000_000
-WIDTH: Final = 250
-"""Width of the layers that are trained: a quarter of a million parameters, 1 MB, twice that with
-their momentum."""
-TRAINING: Final = Training(WIDTH, compute_s=0.2, still_bytes=STATE_BYTES - 2_000_000)
-PORTS: Final = Ports(HOSTS, 1_000_000_000, 1 << 20)
+TRAINING: Final = Training(250, compute_s=0.2, still_bytes=STATE_BYTES - 2_000_000)
+"""What is trained has a quarter of a million parameters: 1 MB, and as much of momentum."""
 CONTENDERS: Final = ("all-reduce", "ripples", "torchft")
 """How the titles of those begin that are measured."""
 MOST_S: Final = 3.0
@@ -75,26 +72,29 @@ def measure(stand: Stand) -> list[Row]:
     return rows
 
 
-def join_again(contender: AbstractContender, joins: int) -> Joins:
-    """Let a newcomer come to a job so often, and return what was found."""
+def join_again(
+    contender: AbstractContender, joins: int, ports: Ports = PORTS, training: Training = TRAINING
+) -> Joins:
+    """Let a newcomer come so often to a job on the other hosts, and return what was found."""
     found = Joins()
-    newcomer = HOSTS - 1
+    newcomer = ports.hosts - 1
     with (
-        EmulatedNetwork(PORTS, can_lose=False) as network,
-        ElasticJob(contender, newcomer, TRAINING, network.hosts) as job,
+        EmulatedNetwork(ports, can_lose=False) as network,
+        ElasticJob(contender, newcomer, training, network.hosts) as job,
     ):
         job.start()
         for _ in range(joins):
             job.await_steps(range(newcomer), _STEPS_BEFORE)
             began_ns = time.monotonic_ns()
             job.start_worker(newcomer, notes_arrivals=True)
-            job.await_all(HOSTS)
+            job.await_all(ports.hosts)
             time.sleep(_SETTLES_S)
             first = job.record(newcomer).steps()[0].at_ns
             found.seconds.append((first - job.began_ns(newcomer)) / _NS)
             times = [[step.at_ns for step in job.record(rank).steps()] for rank in range(newcomer)]
             found.lost_steps.append(max(lost_steps(each, began_ns, first) for each in times))
-            found.shares.append(share_of_port(job.arrivals(newcomer), PORTS.goodput))
+            arrivals = job.arrivals(newcomer)
+            found.shares.append(share_of_port(arrivals, training.still_bytes, ports.goodput))
             job.kill(newcomer)
             job.forget(newcomer)
             job.await_all(newcomer)
@@ -116,13 +116,13 @@ def lost_steps(times_ns: Sequence[int], began_ns: int, ended_ns: int) -> float:
     return max(0.0, sum(waits) / usual_ns - len(waits))
 
 
-def share_of_port(arrivals: Sequence[tuple[int, int]], goodput: float) -> float:
+def share_of_port(arrivals: Sequence[tuple[int, int]], state_bytes: int, goodput: float) -> float:
     """Return how much of a port's `goodput`, in bytes per second, the state used on its way in.
 
-    The first and the last twentieth of the state are left out: what else arrives, and the looks
-    that fall beside its beginning and its end, would count there.
+    `arrivals` are looks at what had come to the host, (ns, bytes). The first and the last twentieth
+    of the state are left out: what else arrives would count there, and the time between looks.
     """
-    begin, end = STATE_BYTES * 0.05, STATE_BYTES * 0.95
+    begin, end = state_bytes * 0.05, state_bytes * 0.95
     base = arrivals[0][1]
     inside = [(at_ns, got - base) for at_ns, got in arrivals if begin <= got - base <= end]
     (first_ns, first), (last_ns, last) = inside[0], inside[-1]
@@ -131,7 +131,7 @@ def share_of_port(arrivals: Sequence[tuple[int, int]], goodput: float) -> float:
 
 def rows_of(name: str, is_ours: bool, found: Joins) -> list[Row]:
     """Return the rows of one contender."""
-    case = f"{HOSTS} hosts at 1 Gbit/s, {STATE_BYTES / 1e6:g} MB of state, {name}"
+    case = f"{PORTS.hosts} hosts at 1 Gbit/s, {STATE_BYTES / 1e6:g} MB of state, {name}"
     figures = (
         ("from its first line to its first step", "s", found.seconds, at_most(MOST_S)),
         ("steps that the worst of the others lost", "steps", found.lost_steps, at_most(MOST_STEPS)),

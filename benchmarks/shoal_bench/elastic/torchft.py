@@ -152,7 +152,7 @@ def _at(address: str, timeout: timedelta) -> Any:
     """
     from torchft.checkpointing import HTTPTransport
 
-    class Addressed(HTTPTransport):  # type: ignore[misc] # its type is known at run time only
+    class Addressed(HTTPTransport):
         def metadata(self) -> str:
             return str(super().metadata()).replace(f"//{socket.gethostname()}:", f"//{address}:")
 
