@@ -39,6 +39,16 @@ FROZEN_S: Final = 5.0
 GIVEN_UP_S: Final = 30.0
 """The seconds after which the others are waited for no longer; they count as so many."""
 
+KILLED: Final = "kill -9 to the"
+PAUSED: Final = "longest time between two steps of another worker, around a kill -9"
+CAME_BACK: Final = "a worker started again: from its first line to its first step"
+FROZEN: Final = "SIGSTOP to the"
+LOST: Final = " killed, to the"
+"""How metrics begin; that of a lost service has this in it."""
+WORST: Final = ": worst of"
+GIVEN_UP: Final = ": given up after"
+"""What follows in those of the worst, and of how often it was given up."""
+
 _BEFORE_S: Final = (0.5, 1.5)
 _SETTLES_S: Final = 0.5
 
@@ -48,11 +58,11 @@ class Found:
     """What was found of one contender, in seconds, in the order of the strikes."""
 
     killed: list[float] = field(default_factory=list)
-    """From a kill -9 to the first step without it, of the last of the others."""
+    """Time from a kill -9 to the first step without it, of the last of the others."""
     paused: list[float] = field(default_factory=list)
     """Longest time from one step to the next that one of the others had around it."""
     came_back: list[float] = field(default_factory=list)
-    """From its first line to its first step, of a worker that was started again."""
+    """Time from its first line to its first step, of a worker that was started again."""
     frozen: list[float] = field(default_factory=list)
     service: list[float] = field(default_factory=list)
 
@@ -165,18 +175,16 @@ def rows_of(contender: AbstractContender, found: Found, workers: int = WORKERS) 
     """Return the rows of one contender; those of ours are held against targets."""
     case = f"{workers} workers, {contender.name}"
     until = "first step without it" if contender.tells_members else "next average"
-    killed = f"kill -9 to the {until}, of the last of the others"
-    frozen = f"SIGSTOP to the {until}, of the last of the others"
-    paused = "longest time between two steps of another worker, around a kill -9"
-    came_back = "a worker started again: from its first line to its first step"
-    lost = f"{contender.service} killed, to the next step of the last worker"
+    killed = f"{KILLED} {until}, of the last of the others"
+    frozen = f"{FROZEN} {until}, of the last of the others"
+    lost = f"{contender.service}{LOST} next step of the last worker"
     if contender.is_ours:
-        lost = "rank 0 and the control plane killed, to the first step without rank 0"
+        lost = f"rank 0 and the control plane{LOST} first step without rank 0"
     ours = contender.is_ours
     return [
         *_rows(case, killed, found.killed, MEDIAN_S if ours else None, WORST_S if ours else None),
-        *_rows(case, paused, found.paused)[:1],
-        *_rows(case, came_back, found.came_back)[:1],
+        *_rows(case, PAUSED, found.paused)[:1],
+        *_rows(case, CAME_BACK, found.came_back)[:1],
         *_rows(case, frozen, found.frozen, worst=FROZEN_S if ours else None),
         *_rows(case, lost, found.service, MEDIAN_S if ours else None, WORST_S if ours else None),
     ]
@@ -194,10 +202,10 @@ def _rows(
         return []
     rows = [
         every_value(figure(case, metric, "s", seconds, _bound(median)), seconds),
-        figure(case, f"{metric}: worst of {len(seconds)}", "s", [max(seconds)], _bound(worst)),
+        figure(case, f"{metric}{WORST} {len(seconds)}", "s", [max(seconds)], _bound(worst)),
     ]
     if given_up := seconds.count(GIVEN_UP_S):
-        text = f"{metric}: given up after {GIVEN_UP_S:g} s"
+        text = f"{metric}{GIVEN_UP} {GIVEN_UP_S:g} s"
         rows.append(figure(case, text, "times", [given_up]))
     return rows
 

@@ -42,7 +42,7 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When workers die. Raises `UsageError` for one in which none does, or all do."""
+    """The times at which workers die. Raises `UsageError` if none would, or none could be back."""
 
     period_s: float
     total_s: float
@@ -113,13 +113,15 @@ def measure_one(
         ]
         records = job.records()
     rate = undisturbed_rate(records, workers, began_ns, struck_ns)
-    share = goodput(records, lives, rate, struck_ns, ended_ns)
+    counted, lived_s = counted_and_lived(records, lives, struck_ns, ended_ns)
+    seconds = (ended_ns - struck_ns) / _NS
     times = f"{plan.deaths} deaths, one every {plan.period_s:g} s, back after {DOWN_S:g} s"
     case = f"{workers} workers, {times}, {contender.name}"
     metric = "steps that count / those of as many undisturbed workers"
     target = at_least(LEAST) if contender.is_ours else None
     rows = [
-        figure(case, metric, "", [share], target),
+        figure(case, metric, "", [counted / (rate * lived_s)], target),
+        figure(case, "steps that count, of all workers", "steps/s", [counted / seconds]),
         figure(case, "undisturbed speed of a worker", "steps/s", [rate]),
     ]
     if failures := sum(each.is_dead for each in lives) - plan.deaths:
@@ -163,14 +165,10 @@ def undisturbed_rate(
     return sum(steps) / workers / ((ended_ns - began_ns) / _NS)
 
 
-def goodput(
-    records: Mapping[str, Record],
-    lives: Sequence[Life],
-    rate: float,
-    began_ns: int,
-    ended_ns: int,
-) -> float:
-    """Return the steps that counted over those that all lives at `rate` steps per second have.
+def counted_and_lived(
+    records: Mapping[str, Record], lives: Sequence[Life], began_ns: int, ended_ns: int
+) -> tuple[int, float]:
+    """Return the steps that counted, and the seconds that all workers together lived.
 
     Of a worker that died those count that others had; of one that lives, all.
     """
@@ -183,4 +181,4 @@ def goodput(
         end = record.at(last)
         counted += (end.kept if life.is_dead else end.done) - record.at(first).done
         lived_s += (last - first) / _NS
-    return counted / (rate * lived_s)
+    return counted, lived_s

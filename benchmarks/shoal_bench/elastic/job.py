@@ -181,7 +181,7 @@ class ElasticJob:
         return at_ns
 
     def await_successor(self) -> None:
-        """For a job of ours: wait until all are connected to a control plane that stands by."""
+        """Wait until all are connected to a control plane that stands by; others have none."""
         if self.contender.is_ours:
             self._await(
                 lambda: self._control.is_followed_by(self.workers), "a second control plane"

@@ -55,7 +55,7 @@ class Record:
         except FileNotFoundError:
             return self
         whole = len(fresh) // _LINE.size * _LINE.size
-        self.lines += map(Line._make, _LINE.iter_unpack(fresh[:whole]))
+        self.lines += [Line(*each) for each in _LINE.iter_unpack(fresh[:whole])]
         self._read += whole
         return self
 

@@ -122,8 +122,8 @@ class Task:
     """Whether it notes what arrives at its host until its first step."""
 
     orders: Connection | None = None
-    """Where it hears how many steps to make, and says how many seconds one took; None: it trains
-    until it is killed."""
+    """The pipe by which it hears how many steps to make, and says how many seconds one took; None:
+    it trains until it is killed."""
 
     @property
     def record(self) -> Path:

@@ -163,11 +163,11 @@ def test_others_are_held_against_no_target_of_ours(
 # ---- goodput ------------------------------------------------------------------------------------
 
 
-def test_goodput_is_one_where_nobody_dies() -> None:
+def test_all_steps_count_where_nobody_dies() -> None:
     records = {f"{rank}-1": steady(100) for rank in range(4)}
     lives = [goodput.Life(name, 0, 100 * S, is_dead=False) for name in records]
     assert goodput.undisturbed_rate(records, 4, 10 * S, 40 * S) == 1.0
-    assert goodput.goodput(records, lives, 1.0, 40 * S, 100 * S) == 1.0
+    assert goodput.counted_and_lived(records, lives, 40 * S, 100 * S) == (240, 240.0)
 
 
 @given(st.integers(41, 99), st.integers(0, 20), st.integers(0, 5), st.sampled_from([1, 8]))
@@ -188,9 +188,9 @@ def test_goodput_counts_what_is_kept_over_the_time_that_workers_live(
     ]
     kept = dies_s // interval * interval
     again = max(0, 100 - back_s - late_s)
-    lived = 60 + dies_s - 40 + max(0, 100 - back_s)
-    expected = (60 + kept - 40 + again) / lived
-    assert goodput.goodput(records, lives, 1.0, 40 * S, 100 * S) == pytest.approx(expected)
+    lived_s = 60 + dies_s - 40 + max(0, 100 - back_s)
+    found = goodput.counted_and_lived(records, lives, 40 * S, 100 * S)
+    assert found == (60 + kept - 40 + again, pytest.approx(lived_s))
 
 
 @pytest.mark.parametrize(
