@@ -115,7 +115,7 @@ def measure(stand: Stand) -> list[Row]:
     """Return a row for each strategy, and keep them one by one."""
     seeds, deaths = stand.choose(full=3, quick=1), stand.choose(full=20, quick=2)
     dataset = stand.dataset("fashion-mnist", "digits").name
-    epochs = {"fashion-mnist": (5, 1), "digits": (100, 20)}[dataset][stand.quick]
+    epochs = {"fashion-mnist": (16, 2), "digits": (640, 80)}[dataset][stand.quick]
     rows: list[Row] = []
     for sync, word in stand.each({sync: sync for sync in SYNCS}):
         percent: dict[int, list[float]] = {0: [], deaths: []}
@@ -156,7 +156,13 @@ def _await_step(job: ElasticJob, due: float) -> None:
 
 
 def _await_newcomer(job: ElasticJob, rank: int) -> None:
-    _wait(job, lambda: bool(job.record(rank).lines), f"first with rank {rank} again")
+    def is_over() -> bool:
+        return bool(job.record(rank).lines or job.note(_ACCURACY))
+
+    _wait(job, is_over, f"first with rank {rank} again")
+    if not job.record(rank).lines:
+        message = f"{job.contender.title} was at its end before rank {rank} was back."
+        raise DeadlineExceeded(message)
 
 
 def _furthest(job: ElasticJob) -> int:

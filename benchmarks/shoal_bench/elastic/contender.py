@@ -35,7 +35,7 @@ class Part:
     """The steps that this worker has completed since it joined: calls of `update` that counted."""
 
     kept: Callable[[], int]
-    """The steps among them that are in others' models too, so that they stay if this worker dies now."""
+    """The steps that are in others' models too, and stay there if this worker dies now."""
 
     members: Callable[[], int]
     """The number of workers that made the latest step, 0 where the library does not tell."""

@@ -26,5 +26,5 @@ def sections(period_s: float, total_s: float) -> tuple[Section, ...]:
             350,
             8 * (total_s + 60),
         ),
-        Section(accuracy.NAME, "accuracy after deaths", accuracy.measure, 60, 400),
+        Section(accuracy.NAME, "accuracy after deaths", accuracy.measure, 200, 1800),
     )
