@@ -79,6 +79,9 @@ class AbstractContender(ABC):
         del address, port
         return contextlib.nullcontext("")
 
+    def load(self) -> None:
+        """Import what `join` needs: before a worker's first line, by which it is timed."""
+
     @abstractmethod
     def join(self, seat: Seat, model: nn.Module) -> Part:
         """Begin the job with the others, or come to it while it runs; return once this is done."""

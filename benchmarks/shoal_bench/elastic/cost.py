@@ -25,11 +25,12 @@ WORKERS: Final = 4
 SYNCS: Final = ("all-reduce", "ds-sync", "ripples-static")
 """The strategies. Where groups form at run time workers cannot all stop after as many steps."""
 TRAININGS: Final = {
-    "2 MB, no compute added": Training(width=350, compute_s=0.0),
-    "2 MB, 20 ms of compute added": Training(width=350, compute_s=0.02),
-    "40 MB, 200 ms of compute added": Training(width=1580, compute_s=0.2),
+    "2 MB, no compute added": (Training(width=350, compute_s=0.0), 24),
+    "2 MB, 20 ms of compute added": (Training(width=350, compute_s=0.02), 24),
+    "40 MB, 200 ms of compute added": (Training(width=1580, compute_s=0.2), 8),
 }
-"""Models by their size; compute is slept, about as long as what a step takes without it."""
+"""Models by their size, and the pairs to take; compute is slept, about as long as what a step takes
+without it."""
 MOST: Final = 1.01
 
 _CYCLE: Final = 4
@@ -39,16 +40,15 @@ _WARM_UP: Final = 2
 
 def measure(stand: Stand) -> list[Row]:
     """Return a row for each strategy and model, and keep them one by one."""
-    pairs = stand.choose(full=16, quick=3)
     parts = {
-        f"{WORKERS} workers, {text}, {sync}": (sync, training)
-        for text, training in TRAININGS.items()
+        f"{WORKERS} workers, {text}, {sync}": (sync, training, pairs)
+        for text, (training, pairs) in TRAININGS.items()
         for sync in SYNCS
     }
     rows: list[Row] = []
-    for case, (sync, training) in stand.each(parts):
+    for case, (sync, training, pairs) in stand.each(parts):
         try:
-            found = step_pairs(sync, training, pairs)
+            found = step_pairs(sync, training, stand.choose(full=pairs, quick=3))
         except ShoalError as error:
             stand.skip(f"{case}: {error}")
             continue

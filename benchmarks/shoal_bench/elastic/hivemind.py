@@ -39,6 +39,10 @@ class Hivemind(AbstractContender):
         finally:
             dht.shutdown()
 
+    def load(self) -> None:
+        """Import it: in each worker anew, for its locks are not to be shared."""
+        import hivemind  # noqa: F401
+
     def join(self, seat: Seat, model: nn.Module) -> Part:
         """Begin the job, or come to it; what peers have the first step fetches."""
         optimizer = HivemindOptimizer().optimizer_of(seat, model)

@@ -60,7 +60,7 @@ class ElasticJob:
         self._work, self._hosts, self._is_led = work, hosts, is_led
         self._orders: dict[int, Connection] = {}
         self._context = fork_server.start(_PRELOAD)
-        self._directory = tempfile.TemporaryDirectory(prefix="shoal-")
+        self._directory = tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True)
         self.folder = Path(self._directory.name)
         self._notes = Notes(self.folder)
         self._control = ControlProcesses(self.folder / "job")

@@ -16,14 +16,14 @@ def sections(period_s: float, total_s: float) -> tuple[Section, ...]:
     """
     plan = Plan(period_s, total_s)
     return (
-        Section(deaths.NAME, "deaths, freezes, lost services", deaths.measure, 250, 620),
-        Section(cost.NAME, "cost of a job that can go on", cost.measure, 40, 120),
-        Section(joining.NAME, "joining on slow networks", joining.measure, 60, 150),
+        Section(deaths.NAME, "deaths, freezes, lost services", deaths.measure, 190, 680),
+        Section(cost.NAME, "cost of a job that can go on", cost.measure, 110, 170),
+        Section(joining.NAME, "joining on slow networks", joining.measure, 70, 120),
         Section(
             goodput.NAME,
             "goodput while workers die and come back",
             partial(goodput.measure, plan=plan),
-            350,
+            290,
             8 * (total_s + 60),
         ),
         Section(accuracy.NAME, "accuracy after deaths", accuracy.measure, 200, 1800),

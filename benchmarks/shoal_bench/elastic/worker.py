@@ -133,9 +133,9 @@ class Task:
 
 def worker_main(task: Task) -> None:
     """Be a worker, until its work is done or it is killed."""
-    began_ns = time.monotonic_ns()
     notes = _begin(task.folder, task.name, task.environment)
-    notes.write(f"began-{task.name}", b"%d" % began_ns)
+    task.contender.load()
+    notes.write(f"began-{task.name}", b"%d" % time.monotonic_ns())
     try:
         with _on_host(task.host):
             if task.notes_arrivals:
