@@ -55,6 +55,10 @@ class AbstractContender(ABC):
     tells_members: ClassVar[bool] = True
     """Whether a worker knows how many made a step; else the next average stands for that."""
 
+    modules: ClassVar[tuple[str, ...]] = ()
+    """What a worker imports before its first line, by which it is timed, though others were
+    imported before it was forked."""
+
     @property
     @abstractmethod
     def title(self) -> str:
@@ -78,9 +82,6 @@ class AbstractContender(ABC):
         """Run what workers need beside them at `address` and `port`; yield where they find it."""
         del address, port
         return contextlib.nullcontext("")
-
-    def load(self) -> None:
-        """Import what `join` needs: before a worker's first line, by which it is timed."""
 
     @abstractmethod
     def join(self, seat: Seat, model: nn.Module) -> Part:

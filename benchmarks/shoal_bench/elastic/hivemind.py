@@ -27,6 +27,7 @@ class Hivemind(AbstractContender):
 
     package = "hivemind"
     service = "first peer"
+    modules = ("hivemind",)
     tells_members = False
     title = f"Hivemind (averages every {STEPS_PER_EPOCH} steps)"
 
@@ -38,10 +39,6 @@ class Hivemind(AbstractContender):
             yield ",".join(str(each) for each in dht.get_visible_maddrs())
         finally:
             dht.shutdown()
-
-    def load(self) -> None:
-        """Import it: in each worker anew, for its locks are not to be shared."""
-        import hivemind  # noqa: F401
 
     def join(self, seat: Seat, model: nn.Module) -> Part:
         """Begin the job, or come to it; what peers have the first step fetches."""

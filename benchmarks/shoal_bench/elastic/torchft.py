@@ -91,11 +91,6 @@ class TorchFT(AbstractContender):
         finally:
             lighthouse.shutdown()
 
-    def load(self) -> None:
-        """Import it, quiet."""
-        quieten()
-        import torchft  # noqa: F401
-
     def join(self, seat: Seat, model: nn.Module) -> Part:
         """Begin the job, or come to it."""
         quieten()

@@ -7,6 +7,7 @@ on. Nothing is asked of them while they train.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import tempfile
@@ -134,7 +135,8 @@ class Task:
 def worker_main(task: Task) -> None:
     """Be a worker, until its work is done or it is killed."""
     notes = _begin(task.folder, task.name, task.environment)
-    task.contender.load()
+    for module in task.contender.modules:
+        importlib.import_module(module)
     notes.write(f"began-{task.name}", b"%d" % time.monotonic_ns())
     try:
         with _on_host(task.host):
