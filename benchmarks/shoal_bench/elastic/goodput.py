@@ -10,6 +10,7 @@ slept.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Plan:
     @property
     def deaths(self) -> int:
         """How many workers die: the first one half a period after the beginning."""
-        return int((self.total_s - self.period_s / 2) // self.period_s) + 1
+        return math.ceil((self.total_s - self.period_s / 2) / self.period_s)
 
 
 @dataclass(frozen=True, slots=True)

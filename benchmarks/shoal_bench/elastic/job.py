@@ -83,7 +83,8 @@ class ElasticJob:
     ) -> None:
         if error is not None and not isinstance(error, Exception):
             fork_server.kill()  # as it may be loading torch, and make workers later
-        every = [*self.processes.values(), *filter(None, [self._service])]
+        started = [*self.processes.values(), *filter(None, [self._service])]
+        every = [process for process in started if process.pid is not None]
         for process in every:
             _kill_group(process)
         for pid in self._control.running():

@@ -167,9 +167,12 @@ def service_main(
 def _begin(folder: str, name: str, environment: Mapping[str, str]) -> Notes:
     os.setsid()  # so that one signal meets this process and whatever its library has started
     threading.Thread(target=die_with_launcher, args=(Path(folder),), daemon=True).start()
-    with Path(folder, f"output-{name}").open("ab") as output:
-        for descriptor in (1, 2):
-            os.dup2(output.fileno(), descriptor)
+    try:
+        output = os.open(Path(folder, f"output-{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except FileNotFoundError:  # the job is over, for its launcher was interrupted
+        os._exit(1)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
     os.environ.update(environment)
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # as in a program of its own

@@ -194,14 +194,14 @@ def test_goodput_counts_what_is_kept_over_the_time_that_workers_live(
 
 
 @pytest.mark.parametrize(
-    ("period_s", "total_s", "count"), [(30, 600, 20), (30, 44, 1), (30, 46, 2), (12, 24, 2)]
+    ("period_s", "total_s", "count"), [(30, 600, 20), (30, 45, 1), (30, 46, 2), (12, 24, 2)]
 )
 def test_a_plan_has_a_death_in_the_middle_of_each_period(
     period_s: float, total_s: float, count: int
 ) -> None:
     plan = goodput.Plan(period_s, total_s)
     assert plan.deaths == count
-    assert plan.period_s * (plan.deaths - 0.5) <= total_s < plan.period_s * (plan.deaths + 0.5)
+    assert plan.period_s * (plan.deaths - 0.5) < total_s <= plan.period_s * (plan.deaths + 0.5)
 
 
 @pytest.mark.parametrize(("period_s", "total_s"), [(5.0, 600.0), (30.0, 20.0), (-1.0, 10.0)])
