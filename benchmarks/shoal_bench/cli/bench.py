@@ -72,9 +72,9 @@ def elastic(
     quick: QuickOption = False,
     resume: ResumeOption = False,
 ) -> None:
-    """Measure jobs that go on without lost workers, beside torchft and Hivemind.
+    """Measure jobs that outlive their workers.
 
-    Workers are killed, stopped and started again.
+    Workers are killed, stopped and started again, beside torchft and Hivemind.
     """
     from shoal_bench.elastic.suite import sections
 

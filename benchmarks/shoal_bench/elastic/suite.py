@@ -18,7 +18,7 @@ def sections(period_s: float, total_s: float) -> tuple[Section, ...]:
     return (
         Section(deaths.NAME, "deaths, freezes, lost services", deaths.measure, 190, 680),
         Section(cost.NAME, "cost of a job that can go on", cost.measure, 110, 170),
-        Section(joining.NAME, "joining on slow networks", joining.measure, 70, 120),
+        Section(joining.NAME, "joining on slow networks", joining.measure, 80, 140),
         Section(
             goodput.NAME,
             "goodput while workers die and come back",
