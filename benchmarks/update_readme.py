@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from elastic_tables import deaths_table
 from headlines import cluster_table, loopback_table, transport_table, winners_sentences
 from shoal.plan import (
     HEADINGS,
@@ -27,6 +28,7 @@ from shoal_bench.bench_file import BenchFile, read_bench_file
 from shoal_bench.cluster.cluster_file import read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS
 from shoal_bench.cluster.outcome_rows import RATIO, TIME
+from shoal_bench.elastic import deaths
 from shoal_bench.row_table import number
 
 if TYPE_CHECKING:
@@ -267,6 +269,25 @@ def render_speed(own: BenchFile, peers: BenchFile) -> str:
     return "\n".join(lines + [f"| {row.peer or ''} {_line(row)}" for row in rows])
 
 
+def render_elastic(path: Path) -> str:
+    """Return the Markdown of jobs that go on; a sentence if there are no figures yet."""
+    command = "shoal bench elastic"
+    if not path.exists():
+        return f"Not measured yet: `{command} --json benchmarks/results/{path.name}`."
+    file = read_bench_file(path)
+    others = [row for row in file.rows if row.bench != deaths.NAME]
+    lines = [
+        f"{_origin(file, command)}. All values are in",
+        f"[benchmarks/results/{path.name}](../benchmarks/results/{path.name}).",
+        "",
+        *deaths_table([row for row in file.rows if row.bench == deaths.NAME]),
+    ]
+    if others:
+        head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
+        lines += ["", *head, *map(_line, others)]
+    return "\n".join(lines)
+
+
 def render_loss(profiles: list[LossProfile]) -> str:
     """Return the Markdown of loss profiles: a section for each."""
     return "\n\n".join(_section(profile) for profile in profiles)
@@ -315,6 +336,7 @@ def main() -> None:
             ("gpu", "loopback"),
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
+        ROOT / "docs" / "failures.md": render_elastic(RESULTS / "elastic.json"),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster),
         ROOT / "docs" / "simulator.md": render_speed(
             read_bench_file(RESULTS / "sim.json"), read_bench_file(RESULTS / "sim-peers.json")

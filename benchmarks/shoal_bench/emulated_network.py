@@ -6,7 +6,8 @@ has: at the host that of its network card, at the switch that of the port. Loss 
 every packet once, on its way through the switch. Segmentation offload is off and the buckets cut up
 what still comes in one piece, so that queues and loss meet packets of 1,500 bytes, from whomever.
 
-Needs `ip` and `tc` (iproute2) and `nft`; no more of the kernel than veth, bridge, tbf and nftables.
+Needs `ip` and `tc` (iproute2), and `nft` where packets are to get lost; no more of the kernel than
+veth, bridge, tbf and nftables.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from shoal.lab import (
     turn_off,
 )
 
-COMMANDS: Final = ("ip", "tc", "nft")
-"""What must be installed."""
+COMMANDS_WITHOUT_LOSS: Final = ("ip", "tc")
+"""What must be installed for a network that loses nothing by chance."""
+
+COMMANDS: Final = (*COMMANDS_WITHOUT_LOSS, "nft")
+"""What must be installed for any."""
 
 UDP_BYTES: Final = 1472
 """What is left of it after the headers of Ethernet, IPv4 and UDP."""
@@ -84,9 +88,12 @@ class Shaper:
 
 
 class EmulatedNetwork(Closing):
-    """A context manager: leaving it removes the network. Raises `ResourceError` if refused."""
+    """A context manager: leaving it removes the network. Raises `ResourceError` if refused.
 
-    def __init__(self, ports: Ports) -> None:
+    One that is made with `can_lose` False has no `set_loss` and no `lost`.
+    """
+
+    def __init__(self, ports: Ports, *, can_lose: bool = True) -> None:
         self.ports = ports
         self._all: list[Namespace] = []
         try:
@@ -95,7 +102,8 @@ class EmulatedNetwork(Closing):
             self._join()
             for index in range(ports.hosts):
                 self._set_up(index)
-            self.set_loss(0.0)
+            if can_lose:
+                self.set_loss(0.0)
         except BaseException:
             self.close()
             raise

@@ -43,6 +43,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     spread: list[Figure] = []
     """Smallest and largest of what `value` (or `ratio`, where there is one) is the median of."""
 
+    values: list[float] = []
+    """What `value` is the median of, in the order of measuring, where every one is kept."""
+
     deviation: float | None = None
     """Standard deviation of `value` over the seeds, where it is a mean."""
 
@@ -99,6 +102,11 @@ def figure(
         met=None if target is None else target.is_met_by(value),
         spread=[min(values), max(values)],
     )
+
+
+def every_value(row: Row, values: Sequence[float]) -> Row:
+    """Return `row` with all that its value was taken of."""
+    return msgspec.structs.replace(row, values=list(values))
 
 
 def comparison(

@@ -14,10 +14,11 @@ from shoal.jobs import WorkerPool
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shoal.workloads import Dataset
+    from shoal_bench.rows import Row
 
 Count = TypeVar("Count", int, float)
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class Stand:
     """A context manager: leaving it ends every process.
 
     `on_progress` is told what is being measured and the share of the section that is done, 0 to 1;
+    `on_rows` is given the rows of a long section when there are more of them;
     `data_directory` is where data sets are cached, None for the default place; `ns3` is the Python
     of an environment with ns-3, None if there is none.
     """
@@ -36,6 +38,7 @@ class Stand:
         *,
         quick: bool,
         on_progress: Callable[[str, float], None] = lambda _text, _share: None,
+        on_rows: Callable[[Sequence[Row]], None] = lambda _rows: None,
         data_directory: Path | None = None,
         ns3: Path | None = None,
     ) -> None:
@@ -43,8 +46,8 @@ class Stand:
         self.ns3 = ns3
         self.skipped: list[str] = []
         """Sentences on what could not be measured."""
-        self._on_progress = on_progress
-        self._data_directory = data_directory
+        self._on_progress, self._on_rows = on_progress, on_rows
+        self.data_directory = data_directory
         self._pool: WorkerPool | None = None
 
     def __enter__(self) -> Self:
@@ -67,6 +70,10 @@ class Stand:
             self.note(name, done, len(parts))
             yield name, part
 
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Hand over the section's rows so far, in case it is interrupted."""
+        self._on_rows(rows)
+
     def skip(self, text: str) -> None:
         """Record in one sentence what cannot be measured here, and why."""
         self.skipped.append(text)
@@ -76,7 +83,7 @@ class Stand:
         if self._pool is not None and self._pool.settings.workers == workers:
             return self._pool
         self.close_pool()
-        cache = None if self._data_directory is None else str(self._data_directory)
+        cache = None if self.data_directory is None else str(self.data_directory)
         self._pool = WorkerPool(workers, cache_directory=cache)
         self._pool.start()
         return self._pool
@@ -91,10 +98,10 @@ class Stand:
         """Return the first data set of `names` that can be had; the last must be."""
         for name in names[:-1]:
             try:
-                return load_dataset(name, self._data_directory)
+                return load_dataset(name, self.data_directory)
             except DataError as error:
                 self._on_progress(f"{name} is not to be had ({error})", 0.0)
-        return load_dataset(names[-1], self._data_directory)
+        return load_dataset(names[-1], self.data_directory)
 
 
 def apart(work: Callable[..., T], *arguments: object) -> T:

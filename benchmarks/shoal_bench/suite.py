@@ -1,4 +1,4 @@
-"""The sections of `shoal bench sync`, `transport` and `sim`, and how long they take.
+"""The sections of `shoal bench sync`, `transport` and `sim`, and how long they take; what one is.
 
 Owns their order: those that want as many worker processes follow each other.
 """
@@ -16,7 +16,6 @@ from shoal_bench import (
     contention,
     control_service,
     ddp_step,
-    death,
     generator_rate,
     gpu_sums,
     group_average,
@@ -81,7 +80,6 @@ SYNC_SECTIONS = (
     _of(ddp_step, "step of all-reduce against PyTorch DDP", quick_s=12, full_s=50),
     _of(peer_step, "step against other libraries", quick_s=30, full_s=80),
     _of(group_average, "averaging in a group never used before", quick_s=10, full_s=50),
-    _of(death, "from a worker's death to the others' next step", quick_s=290, full_s=1700),
     _of(large_exchange, "iteration with a large model", quick_s=50, full_s=370),
     _of(straggler_rate, "speed beside a slow worker", quick_s=25, full_s=440),
     _of(straggler_time, "time to accuracy beside a slow worker", quick_s=30, full_s=260),

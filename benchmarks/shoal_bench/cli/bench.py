@@ -14,6 +14,7 @@ from shoal.report import output_console
 
 if TYPE_CHECKING:
     from shoal_bench.bench_file import BenchFile
+    from shoal_bench.rows import Row
     from shoal_bench.stand import Stand
     from shoal_bench.suite import Section
 
@@ -55,6 +56,29 @@ def sync(
     from shoal_bench.suite import SYNC_SECTIONS
 
     _run(SYNC_SECTIONS, json, only or [], quick=quick, resume=resume)
+
+
+@bench_app.command()
+def elastic(
+    json: JsonOption = None,
+    only: OnlyOption = None,
+    *,
+    period: Annotated[
+        float, typer.Option(metavar="SECONDS", help="In `goodput`: from one death to the next.")
+    ] = 30.0,
+    total: Annotated[
+        float, typer.Option(metavar="SECONDS", help="In `goodput`: how long workers die.")
+    ] = 600.0,
+    quick: QuickOption = False,
+    resume: ResumeOption = False,
+) -> None:
+    """Measure jobs that outlive their workers.
+
+    Workers are killed, stopped and started again, beside torchft and Hivemind.
+    """
+    from shoal_bench.elastic.suite import sections
+
+    _run(sections(period, total), json, only or [], quick=quick, resume=resume)
 
 
 @bench_app.command()
@@ -176,10 +200,24 @@ def _measure(
     from shoal_bench.stand import Stand
 
     failures: list[ShoalError] = []
+    section = sections[0] if sections else None
+
+    def keep(measured: Sequence[Row], skipped: Sequence[str] = ()) -> None:
+        nonlocal file
+        assert section is not None
+        rows = of_section(section.name, measured, quick=quick)
+        file = file.merged(describe_environment(), section.name, rows, skipped)
+        if path is not None:
+            write_bench_file(path, file)
+
     with (
         PartsProgress(sections, quick=quick) as progress,
         Stand(
-            quick=quick, on_progress=progress.note, data_directory=default_cache_dir(), ns3=ns3
+            quick=quick,
+            on_progress=progress.note,
+            on_rows=keep,
+            data_directory=default_cache_dir(),
+            ns3=ns3,
         ) as stand,
     ):
         for section in sections:
@@ -191,11 +229,7 @@ def _measure(
                 progress.say(f"{section.name} failed: {error}")
                 stand.close_pool()
                 continue
-            rows = of_section(section.name, measured, quick=quick)
-            skipped = _take_skipped(stand, section, progress)
-            file = file.merged(describe_environment(), section.name, rows, skipped)
-            if path is not None:
-                write_bench_file(path, file)
+            keep(measured, _take_skipped(stand, section, progress))
     return file, failures
 
 

@@ -62,12 +62,21 @@ class HivemindOptimizer(PooledLibrary):
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its quick start, with local updates."""
+        optimizer = self.optimizer_of(seat, model)
+
+        def close() -> None:
+            optimizer.shutdown()
+            optimizer.dht.shutdown()
+
+        return Loop(model, optimizer.zero_grad, optimizer.step, close)
+
+    def optimizer_of(self, seat: Seat, model: nn.Module) -> Any:
+        """Return the optimizer of a peer that trains `model`; its `dht` ends apart from it."""
         import hivemind
         from hivemind.compression import Float16Compression, NoCompression
 
-        dht = start_peer(seat.address, seat.meeting_point.split(","))
-        optimizer: Any = hivemind.Optimizer(
-            dht=dht,
+        return hivemind.Optimizer(
+            dht=start_peer(seat.address, seat.meeting_point.split(",")),
             run_id="train",
             # in steps: every sample counts as much, so the unit does not matter
             target_batch_size=self._steps_per_epoch * seat.world_size,
@@ -80,17 +89,14 @@ class HivemindOptimizer(PooledLibrary):
             state_averaging_compression=Float16Compression() if self._is_half else NoCompression(),
         )
 
-        def close() -> None:
-            optimizer.shutdown()
-            dht.shutdown()
 
-        return Loop(model, optimizer.zero_grad, optimizer.step, close)
+def start_peer(address: str, first: list[str], port: int = 0) -> Any:
+    """Start a peer of the DHT, at any free port if `port` is 0.
 
-
-def start_peer(address: str, first: list[str]) -> Any:
-    """Start a peer of the DHT; its sockets lie where temporary files do."""
+    Its sockets lie where temporary files do.
+    """
     import hivemind
     from hivemind.p2p import P2P
 
     P2P._UNIX_SOCKET_PREFIX = f"/unix{tempfile.gettempdir()}/"  # noqa: SLF001 - it leaves sockets behind, and offers no other way to say where
-    return hivemind.DHT(initial_peers=first, host_maddrs=[f"/ip4/{address}/tcp/0"], start=True)
+    return hivemind.DHT(initial_peers=first, host_maddrs=[f"/ip4/{address}/tcp/{port}"], start=True)

@@ -45,7 +45,7 @@ class AbstractTorchFT(PooledLibrary):
     @contextlib.contextmanager
     def launch(self, workers: int, address: str = LOOPBACK) -> Iterator[str]:
         """Run the lighthouse; yields its address."""
-        _quieten()
+        quieten()
         from torchft.coordination import LighthouseServer
 
         lighthouse = LighthouseServer(
@@ -59,7 +59,7 @@ class AbstractTorchFT(PooledLibrary):
 
     def _manager(self, seat: Seat, model: nn.Module, *, is_async: bool) -> tuple[Any, TCPStore]:
         """Return a manager of this replica, and the store that has to outlive it."""
-        _quieten()
+        quieten()
         import torchft
 
         store = TCPStore(seat.address, 0, is_master=True, wait_for_workers=False)
@@ -169,7 +169,7 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Keep it from writing several lines per step; it reads this when it is first imported."""
     os.environ.setdefault("RUST_LOG", "warn")
 

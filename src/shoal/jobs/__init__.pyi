@@ -1,9 +1,11 @@
 from shoal.jobs import fork_server as fork_server
+from shoal.jobs.chaos.control_processes import ControlProcesses as ControlProcesses
 from shoal.jobs.chaos.faults import WORDS as WORDS
 from shoal.jobs.chaos.faults import Case as Case
 from shoal.jobs.chaos.faults import case_of as case_of
 from shoal.jobs.chaos.faults import draw as draw
 from shoal.jobs.chaos.injector import strike as strike
+from shoal.jobs.chaos.notes import Notes as Notes
 from shoal.jobs.chaos.outcomes import ChaosFile as ChaosFile
 from shoal.jobs.chaos.outcomes import Ended as Ended
 from shoal.jobs.chaos.outcomes import Row as Row
@@ -17,6 +19,7 @@ from shoal.jobs.files import read_json as read_json
 from shoal.jobs.files import write_whole as write_whole
 from shoal.jobs.launching.launch_result import how_it_ended as how_it_ended
 from shoal.jobs.launching.launcher import Launcher as Launcher
+from shoal.jobs.launching.launcher import free_port as free_port
 from shoal.jobs.launching.restarts import Place as Place
 from shoal.jobs.launching.restarts import Restarts as Restarts
 from shoal.jobs.pool import WorkerPool as WorkerPool
@@ -38,3 +41,4 @@ from shoal.jobs.waiting import find_synchronizations as find_synchronizations
 from shoal.jobs.waiting import split_waiting as split_waiting
 from shoal.jobs.waiting import who_waited_for_whom as who_waited_for_whom
 from shoal.jobs.worker import WorkerContext as WorkerContext
+from shoal.jobs.worker import die_with_launcher as die_with_launcher

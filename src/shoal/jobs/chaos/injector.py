@@ -1,14 +1,13 @@
 """Runs one job with one fault, and proves that the fault has fired.
 
-Owns the processes: the workers, a newcomer, and the control plane's, which it finds by a mark in
-its environment. A fault counts if its process stood in the phase, and was seen dead or stopped
-after the signal; nothing is left afterwards, and what had to be killed for that is in the row.
+Owns the processes: the workers, a newcomer, and the control plane's. A fault counts if its process
+stood in the phase, and was seen dead or stopped after the signal; nothing is left afterwards, and
+what had to be killed for that is in the row.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import tempfile
 import time
@@ -20,6 +19,7 @@ from shoal.carriers import COMPILER
 from shoal.decoding import decode_json
 from shoal.jobs import fork_server
 from shoal.jobs.chaos.chaos_worker import STEPS_TO_THE_END, WIND_DOWN, chaos_worker
+from shoal.jobs.chaos.control_processes import MARK, ControlProcesses
 from shoal.jobs.chaos.faults import SERVICES, Case, Fault, Phase, Role
 from shoal.jobs.chaos.notes import POLL_S, Notes
 from shoal.jobs.chaos.outcomes import Ended, Row, Told, is_as_promised, judge
@@ -34,16 +34,12 @@ if TYPE_CHECKING:
 SIZE: Final = 4
 PAUSE_S: Final = 3.0
 DELAY_S: Final = 2.0
-_MARK: Final = "SHOAL_JOB"
-"""The variable by which processes of a job are told from others: its file is the job's alone."""
 _NOT_UNDERSTOOD: Final = "What a worker says is not understood"
 _TRAINS_S: Final = 60.0
 """The seconds within which a job trains, or comes to a phase."""
 _SETTLES_S: Final = 20.0
 _ENDS_S: Final = 60.0
 _STANDS_BY_S: Final = 10.0
-_LISTENS, _IS_CONNECTED = "0A", "01"
-"""States of sockets in the kernel's table."""
 _LEAVES_S: Final = 10.0
 _SEEN_S: Final = 5.0
 
@@ -82,6 +78,7 @@ class _Job:
     def __init__(self, case: Case, folder: str) -> None:
         self._case, self._folder = case, folder
         self._notes = Notes(folder)
+        self._control = ControlProcesses(Path(folder, "job"))
         # torch imports its compiler when any optimizer is first used: once here, not in each worker
         modules = ["shoal.jobs.chaos.chaos_worker", COMPILER, fork_server.TRANSPORT_CODE]
         self._context = fork_server.start(modules)
@@ -106,7 +103,7 @@ class _Job:
         started = [process for process in self._processes.values() if process.pid is not None]
         for process in started:
             process.kill()
-        for pid in self._control():
+        for pid in self._control.running():
             _send(pid, signal.SIGKILL)
         for process in started:
             process.join(_SEEN_S)
@@ -125,7 +122,7 @@ class _Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self._port),
             "GLOO_SOCKET_IFNAME": "lo",
-            _MARK: f"{self._folder}/job",
+            MARK: f"{self._folder}/job",
         }
         process = self._context.Process(
             target=chaos_worker,
@@ -140,7 +137,7 @@ class _Job:
         if self._case.phase not in (Phase.START, Phase.FIRST_STEP) or self._case.has_newcomer:
             self._until(lambda: all(map(self._steps, range(SIZE))), _TRAINS_S)
             if self._case.role in SERVICES:
-                self._until(self._is_followed, _STANDS_BY_S)
+                self._until(lambda: self._control.is_followed_by(SIZE), _STANDS_BY_S)
         self._notes.write(ARMED)
         if self._case.has_newcomer:
             self._start(SIZE)
@@ -172,25 +169,10 @@ class _Job:
         """Return the process that is to be struck; none if there is none."""
         match self._case.role:
             case Role.CONTROL:
-                return self._serving()
+                return self._control.serving()
             case Role.STANDBY:
-                return self._standing_by()
+                return self._control.standing_by()
         return [reached.pid]
-
-    def _serving(self) -> list[int]:
-        """Return the process that serves the control plane, where the job's file says it is."""
-        found = re.search(rb":(\d+)\"", self._notes.read("job"))
-        return [pid for pid in self._control() if found and int(found[1]) in ports_of(pid)]
-
-    def _standing_by(self) -> list[int]:
-        serving = self._serving()
-        return [pid for pid in self._control() if pid not in serving][:1]
-
-    def _is_followed(self) -> bool:
-        """Return whether all workers are connected to a control plane that stands by."""
-        ports = {port for pid in self._standing_by() for port in ports_of(pid)}
-        connected = [port for port, state, _ in _sockets() if state == _IS_CONNECTED]
-        return any(connected.count(port) >= SIZE for port in ports)
 
     def _strike(self, pid: int) -> bool:
         """Strike a process; return whether that was seen."""
@@ -259,7 +241,7 @@ class _Job:
 
     def _unstopped(self) -> list[int]:
         """Return the services that run: those that were frozen cannot end by themselves."""
-        return [pid for pid in self._control() if _state(pid) != "T"]
+        return [pid for pid in self._control.running() if _state(pid) != "T"]
 
     def _is_over(self, rank: int) -> bool:
         return rank == self._frozen or not self._processes[rank].is_alive()
@@ -270,38 +252,10 @@ class _Job:
     def _last_words(self, rank: int) -> str:
         return self._notes.read(f"output-{rank}").decode(errors="replace")[-2000:]
 
-    def _control(self) -> list[int]:
-        """Return the processes that serve this job's control plane."""
-        mark = f"{_MARK}={self._folder}/job".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):  # it has ended meanwhile, or is another user's
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
-        return found
-
     def _until(self, condition: Callable[[], bool], within_s: float) -> None:
         end = time.monotonic() + within_s
         while not condition() and time.monotonic() < end:
             time.sleep(POLL_S)
-
-
-def ports_of(pid: int) -> set[int]:
-    """Return the TCP ports at which a process listens."""
-    files = set()
-    with suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                files.add(str(entry.readlink()))
-    listening = [(port, name) for port, state, name in _sockets() if state == _LISTENS]
-    return {port for port, name in listening if name in files}
-
-
-def _sockets() -> list[tuple[int, str, str]]:
-    """Return the port, the state and the name of each TCP socket of this machine."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [(int(row[1].rpartition(":")[2], 16), row[3], f"socket:[{row[9]}]") for row in rows]
 
 
 def _send(pid: int, number: signal.Signals) -> None:
