@@ -69,7 +69,7 @@ class Lab(Closing):
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}
-        self._job_key = secrets.token_hex()
+        self._job_key = ""
         self._hosts_of_newcomers: dict[int, int] = {}
         self._lock = threading.Lock()
         self.flows: dict[int, BackgroundFlow] = {}
@@ -180,6 +180,7 @@ class Lab(Closing):
 
         As well as a key for the job, SHOAL_JOB_KEY, if this process has none.
         """
+        self._job_key = secrets.token_hex()
         size = self.spec.workers * len(self.hosts)
         return [self.start_worker(r, command, stdout=stdout, stderr=stderr) for r in range(size)]
 
@@ -192,7 +193,7 @@ class Lab(Closing):
         stdout: Stream = None,
         stderr: Stream = None,
     ) -> HostProcess:
-        """Start `command` as one worker; on `host` if it has a rank that nobody has had."""
+        """Start `command` as one worker of the last job; on `host` if nobody has had its rank."""
         here = self.spec.workers
         variables = launcher_variables(rank, hosts=len(self.hosts), workers_per_host=here)
         if host is not None:
