@@ -202,7 +202,7 @@ class GradientBuckets:
         gradient = parameter.grad.detach()  # that of backward(create_graph=True) has a graph
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
         if self._kept is not None:
-            self._kept.keep_own(index, gradient, view)
+            self._kept.keep_own(index, gradient)
         self._part.weigh(gradient, view, len(self.view))
         parameter.grad = view
 

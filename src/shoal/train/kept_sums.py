@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -30,10 +32,15 @@ class KeptSums:
         self._coming = [each.clone() for each in memory]
         self._own: dict[int, Tensor] = {}
 
-    def keep_own(self, index: int, gradient: Tensor, place: Tensor) -> None:
-        """Keep the gradient of parameter `index`, which is about to be summed in `place`."""
-        is_there = gradient.data_ptr() == place.data_ptr()  # it was accumulated in the last sum
-        self._own[index] = gradient.clone() if is_there else gradient
+    def keep_own(self, index: int, gradient: Tensor) -> None:
+        """Keep the gradient of parameter `index`, which is about to be summed.
+
+        Its own memory can be used again at once: what is held on to in every step has to be had
+        from the operating system anew, which takes longer than a copy.
+        """
+        if (kept := self._own.get(index)) is None:
+            kept = self._own[index] = torch.empty_like(gradient)
+        kept.copy_(gradient)
 
     def own(self, index: int) -> Tensor:
         """Return the gradient of parameter `index` as it was here."""
@@ -44,9 +51,8 @@ class KeptSums:
         self._coming[number].copy_(self._memory[number])
 
     def keep_sum(self) -> None:
-        """Keep the sum of which all parts are kept; own gradients of it are needed no more."""
+        """Keep the sum of which all parts are kept."""
         self._last, self._coming = self._coming, self._last
-        self._own.clear()
 
     def hand_out(self, communicator: Communicator, donor: int) -> None:
         """Let every member have the last sum of rank `donor`; collective."""
