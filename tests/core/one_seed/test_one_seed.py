@@ -9,8 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simulated.job import FAULTS, Job, simulated
+from simulated.faults import FAULTS
+from simulated.job import Job
 from simulated.left_out import RULES, left_out
+from simulated.stage import simulated
 from simulated.variants import VARIANTS
 
 from thoroughness import examples, seldom

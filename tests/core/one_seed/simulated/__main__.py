@@ -11,7 +11,8 @@ import sys
 import time
 from collections import Counter
 
-from simulated.job import Job, simulated
+from simulated.job import Job
+from simulated.stage import simulated
 from simulated.variants import VARIANTS
 
 
