@@ -202,8 +202,6 @@ class Communicator:
     ) -> None:
         self.share, self._on_peer_error = share, on_peer_error
         self.workers_per_host = 0
-        here = world()
-        here.num_communicators = getattr(here, "num_communicators", 0) + 1  # type: ignore[attr-defined]
         self.go_on_in(view)
 
     @property
@@ -307,4 +305,4 @@ class Communicator:
     def receive_any(
         self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
     ) -> int:
-        raise NotImplementedError
+        raise AssertionError("what a job that goes on averages needs no server")

@@ -74,7 +74,6 @@ class Job:
         One that `is_patient` needs as many workers as it began with: others come for the lost.
         """
         self.world = Current.world = World(seed)
-        self.world.control_processes = []  # type: ignore[attr-defined]
         self.random = self.world.random
         self.sync, self.samples, self.options = sync, samples, options
         self.size = self.random.choice((3, 4))

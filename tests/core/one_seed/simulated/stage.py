@@ -90,7 +90,6 @@ class ControlProcess:
         here.block(lambda: found or process.is_dead)
         if not found or isinstance(found[0], ResourceError):
             raise found[0] if found else ResourceError("The process has ended.")
-        here.control_processes.append(process)  # type: ignore[attr-defined]
         return cls(process, pipe, found[0])
 
     def stop(self) -> None:
