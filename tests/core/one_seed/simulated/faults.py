@@ -181,6 +181,8 @@ class Faults:
         serving = self._serving()
         if serving is None or serving.host.is_cut_off or not serving.runs:
             return None
+        if not all(each.steps or each.is_newcomer for each in self._well):
+            return None  # before all have made their optimizer a job needs all it began with
         return serving if self._has_successor() else None
 
     def _join_in(self) -> bool:
