@@ -99,8 +99,8 @@ class Scheduled(AbstractPeriodicCourse):
         return self._next_round
 
     def _average(self, *, in_background: bool) -> Acts:
-        block = _block(self._next_round)
-        if block != self._told:
+        # a new view may begin while it is told, and with it another block
+        while (block := _block(self._next_round)) != self._told:
             self._told = block
             yield Tell(block)
         yield from self._round(in_background=in_background)
