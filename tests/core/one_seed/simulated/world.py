@@ -7,6 +7,7 @@ stands still with all of its tasks, and a host is cut off with all of its proces
 
 from __future__ import annotations
 
+import gc
 import heapq
 import threading
 from collections.abc import Callable
@@ -166,7 +167,7 @@ class World:
 
     def pause(self) -> None:
         """Let another task run, perhaps."""
-        if self.random.random() < 0.2:
+        if not self._is_between and self.random.random() < 0.2:
             self.block(None, self.now_ns)
 
     def after(self, delay_ns: int, act: Callable[[], None]) -> None:
@@ -184,9 +185,11 @@ class World:
     def run(self, seconds: float) -> str:
         """Let all that has been spawned run; return what ended it."""
         self.horizon_ns = round(seconds * NS)
+        gc.disable()  # what it finalizes, and when, no seed says
         self.hand_on()
         self._main.acquire()
         self.is_over = True
+        gc.enable()
         for task in list(self.tasks):
             self.current = task
             task.baton.release()
