@@ -140,7 +140,7 @@ class Faults:
     def _leave(self) -> bool:
         """Let a worker leave at the end of its step, as `shoal.leave_on` has it."""
         leaver = self.job.random.choice(self._well)
-        if not self._may_lose(leaver, silently=False):
+        if not leaver.steps or not self._may_lose(leaver, silently=False):
             return False
         leaver.was_disturbed = leaver.process.session.endings.is_leaving = True
         return True
