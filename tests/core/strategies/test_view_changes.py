@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from exploration.families import FAMILIES
 
-from shoal.strategies import make_strategy, scheduled
+from shoal.membership import View
+from shoal.strategies import Setting, make_strategy, scheduled
+from shoal.strategies.acts import Mean, Tell
 from thoroughness import examples
 
 HISTORIES = examples(1_500, share=12)
@@ -56,3 +58,14 @@ def test_a_rule_that_is_left_out_is_found_out(family: str, rule: str) -> None:
     assert any(
         kind(make_strategy(word, options), seed, without=rule).run() != "" for seed in range(300)
     )
+
+
+def test_a_round_in_another_block_is_told_of_before_it_begins() -> None:
+    course = make_strategy("ds-sync", {}).courses(Setting(View.first(4)))(0)
+    acts = course.step()
+    assert [act.fact for act in (next(acts), next(acts)) if isinstance(act, Tell)] == ["block/0"]
+    course.on_view(View(1, (0, 1, 2), (0, 0, 0), from_step=2))
+    again, mean = next(acts), next(acts)
+    assert again == Tell("block/1"), "those who are ending wait for it"
+    assert isinstance(mean, Mean)
+    assert mean.number == (1, 2)
