@@ -146,13 +146,20 @@ class Communicator(Protocol):
         ...
 
     def receive_any(
-        self, buffer: Buffer, *, channel: int, senders: Collection[int] | None = None
+        self,
+        buffer: Buffer,
+        *,
+        channel: int,
+        senders: Collection[int] | None = None,
+        epoch: int | None = None,
     ) -> int:
         """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
         `senders` are those who may send on it from now on, by default all others: once they have
         left it, nothing of this conversation stays behind, and the next one on the channel may have
         messages of another size.
+        Whoever acts in a view whatever the training thread does says its `epoch`: nothing is
+        received in another, and `ViewChanging` is raised then.
         The one wait without a deadline: a server is idle for as long as nobody asks. It ends with
         the communicator's abort.
         """

@@ -172,8 +172,8 @@ def spans_of_two_steps(overlap: str) -> list[tuple[SpanKind, bool]]:
     strategy = bind(definition, weights, torch.optim.SGD(weights, lr=1.0))
     replica = strategy.replica
     weights[0].grad = torch.ones(4)
-    while replica.communicator.rank == 0 and strategy._host.num_requests < 2:
-        strategy._host.check()
+    while replica.communicator.rank == 0 and strategy._serving.host.num_requests < 2:
+        strategy._serving.host.check()
         time.sleep(0.001)
     word, is_hidden = torch.zeros(1), overlap != "none"
     if is_hidden and replica.communicator.rank == 0:
@@ -181,15 +181,15 @@ def spans_of_two_steps(overlap: str) -> list[tuple[SpanKind, bool]]:
     for _ in range(2):
         strategy.step(never)
     if is_hidden and replica.communicator.rank == 1:
-        take = strategy._client.take
+        take = strategy._serving.client.take
 
         def tell_and_take(pieces: Sequence[int]) -> object:
             """Say that the wait has begun, and wait."""
-            strategy._client.take = take
+            strategy._serving.client.take = take
             replica.communicator.send(word, 0, channel=TURNS).wait()
             return take(pieces)
 
-        strategy._client.take = tell_and_take
+        strategy._serving.client.take = tell_and_take
     strategy.finish()
     return [(span.kind, span.duration_ns > 0) for span in replica.stopwatch.sink.spans]
 

@@ -35,6 +35,7 @@ LARGEST_WEIGHT = 8**-0.5
 SYNCS = ("all-reduce", "ds-sync", "hierarchical-sgd", "ripples-static", "ripples", "local-sgd")
 SYNCS += ("ds-sync, next-forward", "ripples, next-forward")
 SYNCS += ("ds-sync, next-steps", "ripples, next-steps")
+SYNCS += ("ps-bsp", "ps-ssp", "ps-asp")
 PHASES = (
     "before backward",
     "before step",
@@ -52,6 +53,8 @@ OFTEN = [
     ("ripples", "before finish"),
     ("ripples-static", "before step"),
     ("local-sgd", "after average_model"),
+    ("ps-bsp", "before step"),
+    ("ps-asp", "before finish"),
 ]
 
 
@@ -223,7 +226,8 @@ def test_a_worker_that_hangs_is_waited_for_for_seconds(
 
 
 @pytest.mark.parametrize(
-    ("sync", "leaver"), seldom([("all-reduce", VICTIM), ("ripples", 0)], often=[("ripples", 0)])
+    ("sync", "leaver"),
+    seldom([("all-reduce", VICTIM), ("ripples", 0), ("ps-bsp", VICTIM)], often=[("ripples", 0)]),
 )
 def test_a_worker_that_is_asked_to_leave_does_so_between_two_steps(
     run_workers: RunWorkers, tmp_path: Path, sync: str, leaver: int
@@ -283,7 +287,10 @@ def train_until_killed(sync: str, seed: int) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize(
     ("sync", "seed"),
-    seldom([(s, n) for s in SYNCS for n in range(6)], often=[("all-reduce", 1), ("ds-sync", 3)]),
+    seldom(
+        [(s, n) for s in SYNCS for n in range(6)],
+        often=[("all-reduce", 1), ("ds-sync", 3), ("ps-ssp", 5)],
+    ),
 )
 def test_deaths_at_random_moments(run_workers: RunWorkers, sync: str, seed: int) -> None:
     results = run_workers(train_until_killed, 4, sync, seed, may_die=(0, 1, 2, 3), initialize=False)

@@ -35,7 +35,8 @@ STEPS_TOGETHER = 12
 """Steps that everybody makes with whoever comes."""
 SYNCS = ("all-reduce", "ds-sync", "ripples-static", "hierarchical-sgd", "local-sgd", "ripples")
 SYNCS += ("ripples-random", "ds-sync, next-forward", "ds-sync, next-steps")
-SYNCS += ("ripples, next-forward", "ripples, next-steps")
+SYNCS += ("ripples, next-forward", "ripples, next-steps", "ps-bsp", "ps-ssp", "ps-asp")
+OFTEN = ("all-reduce", "ds-sync", "ripples", "ps-bsp")
 
 
 class Job(Notes):
@@ -147,7 +148,7 @@ def come_back(folder: str, sync: str) -> dict[str, Any]:
     return training.finish()
 
 
-@pytest.mark.parametrize("sync", seldom(SYNCS, often=("all-reduce", "ds-sync", "ripples")))
+@pytest.mark.parametrize("sync", seldom(SYNCS, often=OFTEN))
 def test_a_worker_that_died_comes_back(run_workers: RunWorkers, tmp_path: Path, sync: str) -> None:
     results = run_workers(
         come_back, SIZE, str(tmp_path), sync, may_die=(VICTIM,), initialize=False, num_more=1

@@ -197,12 +197,12 @@ def push_in_backward() -> tuple[list[int], bool, Tensor, Tensor]:
     inputs = torch.ones(1, 1024)
     front = model[0](inputs)
     model[1](front if communicator.rank else front.detach()).sum().backward()
-    shards = strategy._host._shards
+    shards = list(strategy._serving.host.shards.values())
     while not shards[1].decisions.version:
         strategy.check()
         time.sleep(0.001)
     communicator.barrier()  # all have pushed what they push before their step
-    versions = [shard.decisions.version for shard in shards.values()]
+    versions = [shard.decisions.version for shard in shards]
     is_as_before = torch.equal(parameters_of(model), before)
     communicator.barrier()
     strategy.step(never)

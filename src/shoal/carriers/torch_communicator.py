@@ -215,13 +215,19 @@ class TorchCommunicator:
         return self._messages.receive(flat, source, tag, what)
 
     def receive_any(
-        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+        self,
+        buffer: Tensor,
+        *,
+        channel: int,
+        senders: Collection[int] | None = None,
+        epoch: int | None = None,
     ) -> int:
         """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
-        `senders` has no effect: gloo opens nothing for anyone in particular.
+        `senders` have no effect: gloo opens nothing for anyone in particular. Nor has `epoch`, for
+        there is one view.
         """
-        del senders
+        del senders, epoch
         flat, tag = self._single(buffer, None, channel)
         what = f"receiving {_describe(buffer)} from anyone on channel {channel}"
         return self._messages.receive_any(flat, tag, what)

@@ -177,7 +177,8 @@ class TransportCommunicator:
         self.view = view
         stream = stream_of("world", self._stream, view.epoch)
         self._world = TransportGroup(self._engine, view.members, stream, feedback=self._feedback)
-        self._from_anyone = AnySource(self._world)
+        self._receiving = view, AnySource(self._world)
+        """What receives from anyone, and in which view."""
         # what groups keep is laid out for the engine, which may be another one from here on
         self._group = lru_cache(maxsize=KEPT_GROUPS)(self._make_group)
 
@@ -358,25 +359,35 @@ class TransportCommunicator:
         return self._work(transfer, finish=[summand.bring_back] if summand else ())
 
     def receive_any(
-        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+        self,
+        buffer: Tensor,
+        *,
+        channel: int,
+        senders: Collection[int] | None = None,
+        epoch: int | None = None,
     ) -> int:
         """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
         All messages received in this way on one channel are of one size until all `senders` have
-        left it.
+        left it. Raises `ViewChanging` in another view than that of `epoch`, if one is given.
         """
+        view, from_anyone = self._receiving
+        if epoch not in (None, view.epoch):
+            raise ViewChanging("The workers that take part have changed.")
         flat = bytes_of(_flat(buffer))
         heard: SimpleQueue[tuple[int, Tensor | None, BaseException | None]] = SimpleQueue()
-        places = None if senders is None else [self.view.place_of(rank) for rank in senders]
+        places = None if senders is None else [view.place_of(rank) for rank in senders]
         wanted = Wanted(flat.count, lambda *told: heard.put(told), places)
-        self._from_anyone.receive(wanted, channel)
+        from_anyone.receive(wanted, channel)
         while True:
             self.check()
+            if self.view.epoch != view.epoch:
+                raise ViewChanging("The workers that take part have changed.")
             with suppress(Empty):
                 source, place, error = heard.get(timeout=POLL_S)
                 if place is not None:
                     _flat(buffer).view(torch.uint8).copy_(place)
-                    return self.view.members[source]
+                    return view.members[source]
                 if error is not None and not isinstance(error, WorkerLost):
                     raise error  # of those that have left the control plane says why
 

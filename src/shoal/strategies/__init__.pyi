@@ -59,3 +59,9 @@ from shoal.strategies.shard import Deed as Deed
 from shoal.strategies.shard import Holding as Holding
 from shoal.strategies.shard import Shard as Shard
 from shoal.strategies.shard import next_exchanges as next_exchanges
+from shoal.strategies.shard_places import Kept as Kept
+from shoal.strategies.shard_places import Origin as Origin
+from shoal.strategies.shard_places import next_places as next_places
+from shoal.strategies.shard_places import origin_of as origin_of
+from shoal.strategies.shard_places import places_before as places_before
+from shoal.strategies.shard_places import servers_of as servers_of

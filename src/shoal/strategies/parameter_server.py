@@ -51,7 +51,6 @@ class ParameterServer(AbstractDefinition, frozen=True):
 
     family: ClassVar[Family] = Family.SERVERS
     averaged: ClassVar[Averaged] = Averaged.GRADIENTS
-    goes_on: ClassVar[bool] = False
     is_lock_step: ClassVar[bool] = False
 
     staleness: int | None = 0
@@ -137,6 +136,16 @@ class ParameterServer(AbstractDefinition, frozen=True):
         """The share of a pull that may get lost, as the options say."""
         return self.pull_bound
 
+    def check_goes_on(self) -> None:
+        """Raise `UsageError` for pulls that would be under way when the view changes."""
+        super().check_goes_on()
+        if self.overlap != "none":
+            message = (
+                f"overlap={self.overlap!r} of a parameter server needs all workers to the end, and"
+                " this job goes on without those that are lost: leave overlap out."
+            )
+            raise UsageError(message)
+
     def check_size(self, workers: int) -> None:
         """Raise `UsageError` for more servers than workers."""
         if self.servers > workers:
@@ -153,6 +162,8 @@ class ParameterServer(AbstractDefinition, frozen=True):
 @final
 class Served(AbstractCourse):
     """One worker's course: an exchange with all shards in every step."""
+
+    counts = ("num_exchanges",)
 
     def __init__(self, rank: int, view: View) -> None:
         super().__init__(rank, view)

@@ -25,7 +25,7 @@ from shoal.errors import DataError, MismatchError, ResourceError, ShoalError, Us
 from shoal.session import current_session
 from shoal.strategies import Family
 from shoal.train.alike_at_first import fingerprint_model
-from shoal.train.handing_on import mapped
+from shoal.train.state_memory import mapped
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -16,7 +16,7 @@ import io
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import cycle
@@ -25,11 +25,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import torch
 
-from shoal.carriers import HOST, STATE_CHANNEL
+from shoal.carriers import STATE_CHANNEL
 from shoal.control import name_ranks
 from shoal.decoding import decode_msgpack
 from shoal.errors import DeadlineExceeded, MismatchError, ShoalError, ViewChanging, WorkerLost
 from shoal.train.flat_parameters import bytes_of
+from shoal.train.state_memory import (
+    copied,
+    is_large,
+    memory_for,
+    put_together,
+    taken_apart,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +46,6 @@ if TYPE_CHECKING:
     from shoal.train.replica import Replica
 
 _POLL_S: Final = 0.002
-_ALIGNED: Final = 16
-"""Small tensors begin at multiples of so many bytes, as every type wants it."""
-_LARGE_BYTES: Final = 1 << 20
-"""The bytes from which a tensor goes by itself."""
 _PIECE_BYTES: Final = 4 << 20
 """The most that one donor gives at a time, before it is another's turn."""
 _BLOCK_BYTES: Final = 1 << 20
@@ -88,10 +91,10 @@ class Donor:
         takers = {taker: givers for taker, givers in donors.items() if own in givers}
         if takers or (donors and self._is_exact):
             state = _state_of(self._replica, executor, buffers)
-            skeleton, tensors = _taken_apart(state)
+            skeleton, tensors = taken_apart(state)
             memory: list[Tensor] = []
             if takers:
-                memory, tensors = _copied(tensors, all_of_them=not self._is_exact)
+                memory, tensors = copied(tensors, all_of_them=not self._is_exact)
             parts = decision, skeleton, tensors, len(state["buffers"]), memory, takers
             threading.Thread(target=self._send, args=parts, daemon=True).start()
 
@@ -148,7 +151,7 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
                 num_buffers = len(skeleton["buffers"])
                 digests = _digests_of(tensors, num_buffers)
                 _check(replica, decision, digests, givers[0], is_exact=executor.is_exact)
-            steps = _load(replica, executor, _put_together(skeleton, tensors))
+            steps = _load(replica, executor, put_together(skeleton, tensors))
             with member.changed:
                 if member.is_in(decision.view):
                     member.is_newcomer = False
@@ -172,7 +175,7 @@ def _dealt(
     The large parameters and states, of which each has the same, are dealt among all; buffers, and
     what lies together with some of them, are the first one's.
     """
-    large = [_num_bytes(tensor) >= _LARGE_BYTES for tensor in tensors]
+    large = [is_large(tensor) for tensor in tensors]
     first = len(memory) - sum(large)
     end = first + sum(large[: len(large) - num_buffers])
     for each in (*memory[:first], *memory[end:]):
@@ -181,18 +184,14 @@ def _dealt(
     yield from zip(cycle(givers), pieces, strict=False)
 
 
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _receive(
     replica: Replica, decision: Decision, givers: Sequence[int]
 ) -> tuple[dict[str, Any], list[Tensor]]:
     """Return what donors give: the state without values, and the tensors that hold these."""
     (said,) = _await(replica, _GIVEN, decision, givers[:1])
     skeleton = torch.load(io.BytesIO(said), weights_only=True)
-    _, empty = _taken_apart(skeleton)
-    memory, tensors = _memory_for(empty)
+    _, empty = taken_apart(skeleton)
+    memory, tensors = memory_for(empty)
     receive = replica.communicator.receive
     pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers)
     for work in [receive(piece, giver, channel=STATE_CHANNEL) for giver, piece in pieces]:
@@ -277,74 +276,6 @@ def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -
 def held(tensors: Iterator[Tensor]) -> list[Tensor]:
     """Return those of a model's tensors that hold values of their own."""
     return [each for each in tensors if each.layout == torch.strided and each.numel()]
-
-
-def _taken_apart(state: dict[str, Any]) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return a state with tensors that have no values, and those that have them, buffers last."""
-    found: list[Tensor] = []
-
-    def take_out(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-    return mapped(state, take_out), found
-
-
-def _put_together(skeleton: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """Return the state that has been taken apart."""
-    rest = iter(tensors)
-    state: dict[str, Any] = mapped(skeleton, lambda _: next(rest).clone())
-    return state
-
-
-def _copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Return memory that has the values of `tensors`, and the tensors in it.
-
-    Large ones are copied if `all_of_them` are, or if they do not lie in host memory in order.
-    """
-    memory, found = _memory_for(tensors, None if all_of_them else bytes_of)
-    with torch.no_grad():
-        for copy, tensor in zip(found, tensors, strict=True):
-            if copy.data_ptr() != tensor.data_ptr():
-                copy.copy_(tensor)
-    return memory, found
-
-
-def _memory_for(
-    tensors: Sequence[Tensor], large: Callable[[Tensor], Tensor] | None = None
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return memory, as bytes, for tensors of these shapes and types, and the tensors in it.
-
-    Small ones lie together, and each large one by itself: in fresh memory, or where `large` says.
-    """
-    sizes = [_num_bytes(tensor) for tensor in tensors]
-    padded = [-(-size // _ALIGNED) * _ALIGNED if size < _LARGE_BYTES else 0 for size in sizes]
-    together = torch.empty(sum(padded), dtype=torch.uint8, device=HOST)
-    memory, found = [together] if len(together) else [], []
-    start = 0
-    for tensor, size, step in zip(tensors, sizes, padded, strict=True):
-        if step:
-            place = together[start : start + size]
-        elif large is not None:
-            place = large(tensor)
-        else:
-            place = torch.empty(size, dtype=torch.uint8, device=HOST)
-        if not step:
-            memory.append(place)
-        start += step
-        found.append(place.view(tensor.dtype).view(tensor.shape))
-    return memory, found
-
-
-def mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
-    """Return `value` with every tensor in it replaced, in a fixed order."""
-    if isinstance(value, torch.Tensor):
-        return act(value)
-    if isinstance(value, dict):
-        return {key: mapped(each, act) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)([mapped(each, act) for each in value])
-    return value
 
 
 def _digests_of(tensors: Sequence[Tensor], num_buffers: int) -> _Digests:

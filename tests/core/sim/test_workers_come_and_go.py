@@ -336,8 +336,8 @@ def test_the_same_seed_comes_to_the_same_and_events_change_nothing_before_them()
     ("name", "options", "sentence"),
     [
         ("ad-psgd", {}, "needs all workers to the end"),
-        ("ps-bsp", {}, "needs all workers to the end"),
-        ("ps-asp", {}, "needs all workers to the end"),
+        ("ps-bsp", {}, "simulated where all workers stay to the end"),
+        ("ps-asp", {}, "simulated where all workers stay to the end"),
         ("ps-layers", {}, "needs all workers to the end"),
         ("all-reduce", {"overlap": "next-forward"}, "make a sum again"),
         ("all-reduce", {"algorithm": "hierarchical"}, "hierarchical"),

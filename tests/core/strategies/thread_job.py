@@ -165,7 +165,12 @@ class ThreadCommunicator:
         return Work(wait)
 
     def receive_any(
-        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+        self,
+        buffer: Tensor,
+        *,
+        channel: int,
+        senders: Collection[int] | None = None,
+        epoch: int | None = None,
     ) -> int:
         def first() -> int | None:
             for source in senders or range(self.world_size):

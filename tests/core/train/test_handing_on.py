@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shoal.train import handing_on
+from shoal.train import handing_on, state_memory
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LARGE, PIECE = 64, 32
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handing_on, "_LARGE_BYTES", LARGE)
+    monkeypatch.setattr(state_memory, "_LARGE_BYTES", LARGE)
     monkeypatch.setattr(handing_on, "_PIECE_BYTES", PIECE)
 
 
@@ -40,13 +40,13 @@ def test_all_arrives_from_donors_whose_buffers_differ(seed: int) -> None:
     for giver in givers:
         others = [torch.randn_like(each) for each in tensors[num_trained:]]
         own = tensors if giver == givers[0] else [*tensors[:num_trained], *others]
-        memory, kept = handing_on._copied(own, all_of_them=False)
+        memory, kept = state_memory.copied(own, all_of_them=False)
         sent[giver] = [
             piece.clone()
             for who, piece in handing_on._dealt(memory, kept, num_buffers, givers)
             if who == giver
         ]
-    memory, received = handing_on._memory_for([torch.empty_like(each) for each in tensors])
+    memory, received = state_memory.memory_for([torch.empty_like(each) for each in tensors])
     for giver, piece in handing_on._dealt(memory, received, num_buffers, givers):
         piece.copy_(sent[giver].pop(0))
     assert not any(sent.values())
@@ -56,7 +56,7 @@ def test_all_arrives_from_donors_whose_buffers_differ(seed: int) -> None:
 
 def test_all_donors_give_a_part_of_what_is_large() -> None:
     tensors = [torch.randn(4 * PIECE)]
-    memory, kept = handing_on._copied(tensors, all_of_them=False)
+    memory, kept = state_memory.copied(tensors, all_of_them=False)
     counts: dict[int, int] = defaultdict(int)
     for giver, piece in handing_on._dealt(memory, kept, 0, (0, 1, 2)):
         counts[giver] += len(piece)

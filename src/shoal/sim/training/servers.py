@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from shoal.collectives import split_evenly
+from shoal.errors import UsageError
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
@@ -58,6 +59,13 @@ class ServersExecutor(AbstractExecutor):
         self._world.learner.compute_gradient(rank)
         yield self._world.computes(rank, step)
         yield from self.carry_out(rank, acts)
+
+    def check_goes_on(self) -> None:
+        """Raise `UsageError`: what becomes of lost shards is not simulated."""
+        raise UsageError(
+            f"sync={self._definition.word!r} is simulated where all workers stay to the end: leave"
+            " out the [[event]] tables that kill, freeze or join workers."
+        )
 
     def do(self, rank: int, act: Act) -> Generator[int | Signal, Any, object]:
         """Carry out one act: push, and pull when the shard lets the worker go on."""

@@ -13,7 +13,15 @@ import torch
 
 from shoal.carriers import HOST
 from shoal.strategies import Pulled
-from shoal.train.servers.protocol import ANSWER_WORDS, Kind, Request, RequestWords, read_answer
+from shoal.train.servers.copies import StateCopy
+from shoal.train.servers.protocol import (
+    Kind,
+    Request,
+    RequestWords,
+    read_answer,
+    read_copy_bytes,
+    read_holdings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shoal.comm import Work
+    from shoal.strategies import Holding
     from shoal.train.servers.service import Service
     from shoal.train.servers.shard_host import ShardHost
 
@@ -47,10 +56,21 @@ class ParameterClient:
         """
         self._service, self._host = service, host
         self._outbox, self._inbox, self._count = outbox, inbox, count
-        pieces, size = service.layout.pieces, len(service.serving)
+        self.holdings: dict[int, Holding] = {}
+        """What the weights hold that have been taken, by the number of the shard, where told."""
+        self.copies: dict[int, StateCopy] = {}
+        """Copies of optimizer state that this worker has been given to keep, by shard."""
+        pieces = service.layout.pieces
         self._words = [words() for _ in pieces]
         """Memory for requests, by the first piece that each is for."""
-        self._answers = torch.zeros((size, ANSWER_WORDS), dtype=torch.int64, device=HOST)
+        self._answers = {
+            (piece, rank): torch.zeros(
+                service.num_words(piece, rank), dtype=torch.int64, device=HOST
+            )
+            for piece in range(len(pieces))
+            for rank in service.others
+            if service.pieces_at(rank, (piece,))
+        }
         self._pushes: list[list[Work]] = [[] for _ in pieces]
         self._pulls: list[list[Work]] = [[] for _ in pieces]
 
@@ -63,8 +83,8 @@ class ParameterClient:
                 for rank in service.others
                 if service.pieces_at(rank, (piece,))
                 for work in service.receive_answer(
-                    self._answers[service.server_of(rank)],
-                    service.part_of(self._inbox, piece, rank),
+                    self._answers[piece, rank],
+                    service.parts_of(self._inbox, piece, rank),
                     piece,
                     rank,
                     is_last=kind is Kind.LEAVE,
@@ -81,9 +101,9 @@ class ParameterClient:
         for rank in service.others:
             pieces = service.pieces_at(rank, request.pieces)
             for piece in pieces if request.kind is not Kind.SKIP else ():
-                part = service.part_of(self._outbox, piece, rank)
-                self._pushes[piece].append(service.send_push(part, piece, rank))
-                self._count("pushed_bytes", _num_bytes(part))
+                parts = service.parts_of(self._outbox, piece, rank)
+                self._pushes[piece] += service.send_push(parts, piece, rank)
+                self._count("pushed_bytes", sum(map(_num_bytes, parts)))
             if pieces:
                 self._pushes[request.pieces.start].append(
                     service.communicator.send(words.words, rank, channel=service.channels.requests)
@@ -110,15 +130,37 @@ class ParameterClient:
                 work.wait()
             works.clear()
         for rank in service.others:
-            if service.pieces_at(rank, (piece,)):
-                part = service.part_of(self._inbox, piece, rank)
-                self._count("pulled_bytes", _num_bytes(part))
-            if service.has_words(piece, rank):
-                words = self._answers[service.server_of(rank)]
-                self._count("pulled_bytes", _num_bytes(words))
+            if not service.pieces_at(rank, (piece,)):
+                continue
+            parts = service.parts_of(self._inbox, piece, rank)
+            words = self._answers[piece, rank]
+            self._count("pulled_bytes", sum(map(_num_bytes, (words, *parts))))
+            if len(words):
                 answers.append(read_answer(words))
+                told = read_holdings(words, service.view.members)
+                self._note(piece, rank, told)
+                if size := read_copy_bytes(words):
+                    self._keep_copy(piece, rank, size, told)
         own = self._host.collect(piece, self._inbox)
-        return answers if own is None else [*answers, own]
+        if own is None:
+            return answers
+        answer, holdings = own
+        self._note(piece, service.own, holdings)
+        return [*answers, answer]
+
+    def _keep_copy(self, piece: int, rank: int, size: int, holdings: Sequence[Holding]) -> None:
+        service = self._service
+        state = torch.empty(size, dtype=torch.uint8, device=HOST)
+        service.receive_copy(state, piece, rank).wait()
+        self._count("copied_bytes", size)
+        servers = service.servers_at(rank, piece)
+        for place, (server, holding) in enumerate(zip(servers, holdings, strict=True)):
+            number = service.layout.number_of(piece, server)
+            self.copies[number] = StateCopy(holding, state, place)
+
+    def _note(self, piece: int, rank: int, holdings: Sequence[Holding]) -> None:
+        for server, holding in zip(self._service.servers_at(rank, piece), holdings, strict=False):
+            self.holdings[self._service.layout.number_of(piece, server)] = holding
 
 
 def _num_bytes(tensor: Tensor) -> int:

@@ -14,24 +14,20 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers import in_profile, reserve_channels, unasked
+from shoal.carriers import in_profile, unasked
 from shoal.errors import UsageError
 from shoal.strategies import Act, Exchange, Pulled
 from shoal.trace import SpanKind
+from shoal.train.agreement import Agreement
 from shoal.train.awaited_pieces import AwaitedPieces
 from shoal.train.early_gradients import EarlyGradients, refuse, refuse_options
 from shoal.train.executor import AbstractExecutor
 from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_hooks import ModelHook
-from shoal.train.model_pieces import ModelPieces
 from shoal.train.model_use import ModelUse
-from shoal.train.servers.boxes import Inbox, Outbox
-from shoal.train.servers.client import ParameterClient
 from shoal.train.servers.hyperparameters import Hyperparameters, check_fresh
-from shoal.train.servers.protocol import Channels, Kind, Request, RequestWords
-from shoal.train.servers.service import Service
-from shoal.train.servers.shard import ModelLayout, PieceSpan, TrainedSpan
-from shoal.train.servers.shard_host import ShardHost
+from shoal.train.servers.protocol import Kind, Request
+from shoal.train.servers.serving import Serving
 from shoal.train.servers.shard_server import options_for
 
 if TYPE_CHECKING:
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shoal.strategies import ParameterServer
-    from shoal.train.model_pieces import Piece
     from shoal.train.replica import Replica
 
 
@@ -59,36 +54,11 @@ class ServersExecutor(AbstractExecutor):
         self._parameters = _trained_parameters(replica.optimizer)
         self._frozen = FrozenParameters(replica.model.parameters())
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
-        serving = self.view.members[: definition.servers or None]
-        cut = ModelPieces(replica.model, replica.flat, len(serving))
-        self._cut, flats = cut, replica.flat.buffers
-        layout = _layout(replica, cut.pieces, self._parameters, len(serving))
-        service = Service(
-            replica.communicator,
-            Channels.among(reserve_channels(replica.communicator), len(cut.pieces)),
-            self.view.members,
-            serving,
-            cut,
-            layout,
-            self._rule,
-            self._pull_bound,
-            replica.deadline_s,
-        )
-        self._outbox = Outbox(flats, cut.pieces, layout, self._parameters)
-        self._inbox = Inbox(flats, cut.pieces)
-        self._host = ShardHost(service, flats, replica.optimizer, self._request_words())
-        self._client = ParameterClient(
-            service,
-            self._host,
-            self._request_words,
-            self._outbox.flats,
-            self._inbox.flats,
-            replica.count,
-        )
+        self._serving = Serving(definition, replica, self._parameters, len(self._hyperparameters))
         self._on_load = (
             # A model loaded later must not be undone by the next pull.
             replica.model.register_load_state_dict_post_hook(
-                ModelHook(lambda *_: self._host.load_weights(replica.flat.buffers))
+                ModelHook(lambda *_: self._serving.load_weights())
             ),
             # State of another strategy's steps would lie where no step is made.
             replica.optimizer.register_load_state_dict_pre_hook(
@@ -98,43 +68,44 @@ class ServersExecutor(AbstractExecutor):
         self._awaited: AwaitedPieces | None = None
         if definition.overlap != "none":
             self._awaited = AwaitedPieces(
-                replica, cut.pieces, lambda number: self._take_in((number,))
+                replica, self._serving.cut.pieces, lambda number: self._take_in((number,))
             )
         self._early: EarlyGradients | None = None
         if definition.overlap == "layers":
-            self._early = EarlyGradients(self._parameters, self._outbox.members, self._push_early)
-        self._host.start()
+            members = self._serving.outbox.members
+            self._early = EarlyGradients(self._parameters, members, self._push_early)
         self.use = ModelUse(replica.model)
-
-    def _request_words(self) -> RequestWords:
-        return RequestWords.allocate(len(self._parameters), len(self._hyperparameters))
-
-    @property
-    def _all_pieces(self) -> range:
-        return range(len(self._cut.pieces))
 
     def check(self) -> None:
         """Raise what this worker's server failed with; refuse what was thawed since."""
         super().check()
-        self._host.check()
+        self._serving.check()
         self._frozen.check()
 
     def do(self, act: Act) -> object:
         """Carry out one act: an exchange, of which the pull may be taken in later."""
         assert isinstance(act, Exchange)
+        self.hand_on()
+        self._go_on()
         since_ns = time.monotonic_ns()
         kind = Kind.of(act.kind)
         with torch.no_grad():
             self._push_rest(kind)
             if kind is Kind.LEAVE:
-                pulled = self._client.take(self._all_pieces)
-                self._inbox.hand_over(self._all_pieces)
+                pulled = self._serving.client.take(self._serving.all_pieces)
+                self._serving.hand_over(self._serving.all_pieces)
                 return pulled
         if self._awaited is None:
-            return self._take_in(self._all_pieces, since_ns)
+            return self._take_in(self._serving.all_pieces, since_ns)
         self._awaited.begin()
         self.replica.stopwatch.add(SpanKind.EXCHANGE, since_ns, time.monotonic_ns())
         return None
+
+    def _go_on(self) -> None:
+        """Go on in the present view; a newcomer then is level with those that train."""
+        number = self._serving.go_on()
+        if number is not None:
+            self.course.take_over({"num_exchanges": number})
 
     def make_state(self, update: Callable[[], None]) -> None:
         """Make none: it is in the servers."""
@@ -168,9 +139,9 @@ class ServersExecutor(AbstractExecutor):
         if not early:
             self.settle()  # what neither forward nor backward came to
             self._begin(kind)
-            self._push(kind, self._all_pieces)
+            self._push(kind, self._serving.all_pieces)
             return
-        for piece in self._all_pieces:
+        for piece in self._serving.all_pieces:
             if piece not in early:
                 self._push(kind, range(piece, piece + 1))
 
@@ -184,28 +155,28 @@ class ServersExecutor(AbstractExecutor):
     def _begin(self, kind: Kind) -> None:
         """Let the pull of an exchange come; nothing of the one before is under way."""
         self._held_ns = 0
-        self._cut.settle_order()
+        self._serving.cut.settle_order()
         self._options = self._read_options()
         if self._pull_bound:
-            self._inbox.show()
-        self._client.begin(kind)
+            self._serving.inbox.show()
+        self._serving.client.begin(kind)
 
     def _read_options(self) -> list[float]:
         groups = self.replica.optimizer.param_groups
         return self._hyperparameters.read(options_for(self._rule, groups, len(self.view)))
 
     def _push(self, kind: Kind, pieces: range) -> None:
-        used = self._outbox.pack(pieces) if kind is Kind.PUSH else []
+        used = self._serving.outbox.pack(pieces) if kind is Kind.PUSH else []
         self._pushed_ns = time.monotonic_ns()
-        self._client.push(Request(kind, pieces, used, self._options))
+        self._serving.client.push(Request(kind, pieces, used, self._options))
 
     def _take_in(self, pieces: Sequence[int], since_ns: int | None = None) -> Pulled:
         """Wait for the pull of `pieces`, and let them be the model's."""
         since_ns = since_ns or time.monotonic_ns()
         with torch.no_grad():
             with in_profile("shoal:exchange"):  # how long it was held back is in the answer
-                pulled = self._client.take(pieces)
-            self._inbox.hand_over(pieces)
+                pulled = self._serving.client.take(pieces)
+            self._serving.hand_over(pieces)
         self._account(since_ns, pulled.held_ns)
         return pulled
 
@@ -231,16 +202,25 @@ class ServersExecutor(AbstractExecutor):
             self._awaited.settle()
 
     def end(self) -> None:
-        """Finish the course; free the server once it is done."""
-        super().end()
+        """Finish the course; free the servers once they are done."""
+        if self.replica.member.is_fixed:
+            super().end()
+            self._serving.host.join()
+        else:  # whoever has the last weights may be the only one, so all are to have them
+            Agreement(self.replica, "leave").carry_out(lambda _: self._leave())
         if self._awaited is not None:
             self._awaited.close()
         if self._early is not None:
             self._early.remove()
-        self._host.join()
         for hook in self._on_load:
             hook.remove()
-        self.replica.counters.update(self._host.counters())
+        self.replica.counters.update(self._serving.close())
+
+    def _leave(self) -> None:
+        """Carry out the end of the course in one view, and serve until all have left."""
+        for act in self.course.finish():
+            self.do(act)
+        self._serving.host.join()
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shards: weights, optimizer state, options and update counts."""
@@ -249,7 +229,7 @@ class ServersExecutor(AbstractExecutor):
         return {
             "workers": len(self.view),
             "rank": self.course.rank,
-            **self._host.state_dict(),
+            **self._serving.host.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -272,7 +252,7 @@ class ServersExecutor(AbstractExecutor):
             raise UsageError(message)
         self.settle()
         with torch.no_grad():
-            self._host.load_state_dict(state)
+            self._serving.host.load_state_dict(state)
         self.replica.communicator.barrier()
 
 
@@ -284,19 +264,3 @@ def _trained_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
         for parameter in group["params"]
         if parameter.requires_grad and parameter.numel()
     ]
-
-
-def _layout(
-    replica: Replica, pieces: Sequence[Piece], trained: list[Tensor], num_servers: int
-) -> ModelLayout:
-    """Describe the model's flat tensors and what lies where in them."""
-    groups = {
-        id(parameter): index
-        for index, group in enumerate(replica.optimizer.param_groups)
-        for parameter in group["params"]
-    }
-    return ModelLayout(
-        pieces=tuple(PieceSpan(each.flat, each.elements, each.is_statistics) for each in pieces),
-        trained=tuple(TrainedSpan(*replica.flat.place_of(p), groups[id(p)]) for p in trained),
-        num_servers=num_servers,
-    )

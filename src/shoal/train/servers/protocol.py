@@ -4,7 +4,9 @@ A model is cut into pieces (`train.model_pieces`), and every server keeps a part
 push of a shard is one message, into memory that the server has prepared since its last answer; a
 request, a fixed-size vector of 64-bit words that any worker may send at any time, says of some
 pieces that their pushes are on their way. The answer is the weights of every shard, the first one's
-after a short vector of words. With a bound on pulls, a part of the weights may not come and keeps
+after a short vector of words; every one's in a job that goes on without lost workers, for then the
+words say what the weights hold. Now and then, one worker gets a copy of the optimizer's state with
+them. With a bound on pulls, a part of the weights may not come and keeps
 its older value at the worker; not in the answer to LEAVE, and not of averaged buffers. A worker has
 one push under way at each shard.
 """
@@ -19,10 +21,10 @@ import torch
 
 from shoal.carriers import HOST
 from shoal.errors import ProtocolError, UsageError
-from shoal.strategies import Pulled
+from shoal.strategies import Holding, Pulled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor
 
@@ -54,8 +56,7 @@ class Channels:
         return cls(requests, pushes, pulls)
 
 
-ANSWER_WORDS = 2
-
+_ANSWER_WORDS = 2
 _HEAD_WORDS = 3
 _BYTES_PER_WORD = 8
 
@@ -144,11 +145,42 @@ class RequestWords:
         return Request(Kind(kind), range(start, stop), used, self._values.tolist())
 
 
-def fill_answer(words: Tensor, answer: Pulled) -> None:
-    """Write what a server says with the weights it sends into `ANSWER_WORDS` words."""
-    words[0], words[1] = answer.held_ns, answer.staleness
+def num_answer_words(shards: int = 0, members: int = 0) -> int:
+    """Return the words of an answer that says what so many shards hold of so many members."""
+    return _ANSWER_WORDS + (1 + shards * (1 + members) if shards else 0)
+
+
+def fill_answer(
+    words: Tensor,
+    answer: Pulled,
+    copy_bytes: int,
+    holdings: Sequence[Holding],
+    members: Sequence[int],
+) -> None:
+    """Write what a server says with the weights it sends, as far as there are `words` for it.
+
+    A copy of its optimizer's state comes after the weights if that has any bytes.
+    """
+    said = [answer.held_ns, answer.staleness, copy_bytes]
+    for each in holdings:
+        said += [each.version, *(each.pushes.get(rank, 0) for rank in members)]
+    words.copy_(torch.tensor(said[: len(words)], dtype=torch.int64, device=HOST))
 
 
 def read_answer(words: Tensor) -> Pulled:
     """Return what a server's words say."""
     return Pulled(int(words[0]), int(words[1]))
+
+
+def read_copy_bytes(words: Tensor) -> int:
+    """Return the size of the copy of optimizer state that comes after the weights; 0: none."""
+    return int(words[_ANSWER_WORDS]) if len(words) > _ANSWER_WORDS else 0
+
+
+def read_holdings(words: Tensor, members: Sequence[int]) -> list[Holding]:
+    """Return what the weights of an answer hold, by shard, as far as that is said."""
+    said, size = words[_ANSWER_WORDS + 1 :].tolist(), 1 + len(members)
+    return [
+        Holding(said[start], dict(zip(members, said[start + 1 : start + size], strict=True)))
+        for start in range(0, len(said), size)
+    ]

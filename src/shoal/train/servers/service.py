@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shoal.train.servers.protocol import num_answer_words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Layers, Work
     from shoal.groups import UpdateRule
+    from shoal.membership import View
     from shoal.train.model_pieces import ModelPieces
     from shoal.train.servers.protocol import Channels
     from shoal.train.servers.shard import ModelLayout
@@ -22,20 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One training run's parameter servers, as one worker sees them."""
+    """One training run's parameter servers in one view, as one worker sees them."""
 
     communicator: Communicator
     channels: Channels
-    members: tuple[int, ...]
-    """The ranks of the workers."""
-    serving: tuple[int, ...]
-    """The ranks whose processes are servers, too."""
+    view: View
+    places: tuple[int, ...]
+    """The rank of each server. A process that has taken over from a lost one is several."""
     cut: ModelPieces
     layout: ModelLayout
     rule: UpdateRule
     pull_bound: float
     """The share of the weights that a worker pulls, the last time apart, that may get lost."""
     deadline_s: float
+    tells_holdings: bool
+    """Whether answers say what the weights hold: others may have to go on from them."""
 
     @property
     def own(self) -> int:
@@ -45,28 +49,40 @@ class Service:
     @property
     def others(self) -> list[int]:
         """The other ranks, beginning with the next: so servers are not all met by one crowd."""
-        place = self.members.index(self.own)
-        return [*self.members[place + 1 :], *self.members[:place]]
+        members = self.view.members
+        place = members.index(self.own)
+        return [*members[place + 1 :], *members[:place]]
 
-    def server_of(self, rank: int) -> int:
-        """Return the number of the server in the process of `rank`."""
-        return self.serving.index(rank)
+    @property
+    def keeper(self) -> int | None:
+        """The rank that keeps copies of this worker's optimizer state: on another host, if any."""
+        if not self.tells_holdings or len(self.view) < 2:
+            return None
+        host_of = dict(zip(self.view.members, self.view.hosts, strict=True))
+        elsewhere = [rank for rank in self.others if host_of[rank] != host_of[self.own]]
+        return (elsewhere or self.others)[0]
+
+    def servers_at(self, rank: int, piece: int) -> list[int]:
+        """Return the servers in the process of `rank` that keep a part of `piece`."""
+        return [
+            server
+            for server, place in enumerate(self.places)
+            if place == rank and len(self.layout.shard(piece, server))
+        ]
 
     def pieces_at(self, rank: int, pieces: Sequence[int]) -> list[int]:
         """Return those of `pieces` of which the process of `rank` keeps a part."""
-        if rank not in self.serving:
-            return []
-        server = self.server_of(rank)
-        return [piece for piece in pieces if len(self.layout.shard(piece, server))]
+        return [piece for piece in pieces if self.servers_at(rank, piece)]
 
-    def part_of(self, flats: Sequence[Tensor], piece: int, rank: int) -> Tensor:
+    def parts_of(self, flats: Sequence[Tensor], piece: int, rank: int) -> list[Tensor]:
         """Return, of what is shaped like the flat tensors, what `rank` keeps of `piece`."""
-        return self.layout.part_of(flats, piece, self.server_of(rank))
+        servers = self.servers_at(rank, piece)
+        return [self.layout.part_of(flats, piece, server) for server in servers]
 
-    def layers_of(self, piece: int, rank: int) -> Layers:
-        """Return which layers of the model lie in what `rank` keeps of `piece`."""
+    def _layers_of(self, piece: int, server: int) -> Layers:
+        """Return which layers of the model lie in what `server` keeps of `piece`."""
         first = self.layout.pieces[piece].elements.start
-        part = self.layout.shard(piece, self.server_of(rank))
+        part = self.layout.shard(piece, server)
         return self.cut.layers[piece].within(part.start - first, part.stop - first)
 
     # Gradients may get lost, which are summed, and parameters, which are pulled again. Averaged
@@ -78,44 +94,75 @@ class Service:
     def _bound(self, piece: int, *, is_last: bool) -> float:
         return self.pull_bound if self._is_lossy(piece) and not is_last else 0.0
 
-    def send_push(self, part: Tensor, piece: int, server: int) -> Work:
-        """Start sending a contribution to the server of a rank."""
-        return self.communicator.send(
-            part,
-            server,
-            channel=self.channels.pushes[piece],
-            lossy=self._is_lossy(piece),
-            layers=self.layers_of(piece, server),
-        )
+    def send_push(self, parts: Sequence[Tensor], piece: int, rank: int) -> list[Work]:
+        """Start sending a contribution to the servers of a rank."""
+        return [
+            self.communicator.send(
+                part,
+                rank,
+                channel=self.channels.pushes[piece],
+                lossy=self._is_lossy(piece),
+                layers=self._layers_of(piece, server),
+            )
+            for part, server in zip(parts, self.servers_at(rank, piece), strict=True)
+        ]
 
-    def receive_push(self, part: Tensor, piece: int, worker: int) -> Work:
+    def receive_push(self, parts: Sequence[Tensor], piece: int, worker: int) -> list[Work]:
         """Start receiving a contribution of a worker."""
-        return self.communicator.receive(
-            part, worker, channel=self.channels.pushes[piece], lossy=self._is_lossy(piece)
-        )
+        receive, channel = self.communicator.receive, self.channels.pushes[piece]
+        lossy = self._is_lossy(piece)
+        return [receive(part, worker, channel=channel, lossy=lossy) for part in parts]
 
-    def has_words(self, piece: int, rank: int) -> bool:
-        """Return whether the answer with the weights of `piece` has words.
+    def num_words(self, piece: int, rank: int) -> int:
+        """Return how many words the answer of `rank` with the weights of `piece` has.
 
-        Those of one piece stand for all that the server of `rank` keeps: a message costs as much
-        as moving some 100 KB.
+        Those of one piece stand for all that a process keeps, unless they say what weights hold: a
+        message costs as much as moving some 100 KB.
         """
-        return self.pieces_at(rank, range(piece + 1)) == [piece]
+        if self.tells_holdings:
+            return num_answer_words(len(self.servers_at(rank, piece)), len(self.view))
+        return num_answer_words() if self.pieces_at(rank, range(piece + 1)) == [piece] else 0
 
     def send_answer(
-        self, words: Tensor, weights: Tensor, piece: int, worker: int, *, is_last: bool
+        self,
+        words: Tensor,
+        weights: Sequence[Tensor],
+        copy: Tensor,
+        piece: int,
+        worker: int,
+        *,
+        is_last: bool,
     ) -> list[Work]:
-        """Start sending an answer to a worker, its words only if it has some."""
+        """Start sending an answer to a worker: `words` and a `copy` only if there are any."""
         send, channel = self.communicator.send, self.channels.pulls[piece]
-        bound, layers = self._bound(piece, is_last=is_last), self.layers_of(piece, self.own)
-        works = [send(words, worker, channel=channel)] if self.has_words(piece, self.own) else []
-        return [*works, send(weights, worker, channel=channel, renew_bound=bound, layers=layers)]
+        bound = self._bound(piece, is_last=is_last)
+        servers = self.servers_at(self.own, piece)
+        return [
+            *([send(words, worker, channel=channel)] if len(words) else []),
+            *(
+                send(
+                    part,
+                    worker,
+                    channel=channel,
+                    renew_bound=bound,
+                    layers=self._layers_of(piece, server),
+                )
+                for part, server in zip(weights, servers, strict=True)
+            ),
+            *([send(copy, worker, channel=channel)] if len(copy) else []),
+        ]
 
     def receive_answer(
-        self, words: Tensor, weights: Tensor, piece: int, server: int, *, is_last: bool
+        self, words: Tensor, weights: Sequence[Tensor], piece: int, rank: int, *, is_last: bool
     ) -> list[Work]:
-        """Start receiving an answer from the server of a rank."""
+        """Start receiving an answer from the servers of a rank."""
         receive, channel = self.communicator.receive, self.channels.pulls[piece]
         bound = self._bound(piece, is_last=is_last)
-        works = [receive(words, server, channel=channel)] if self.has_words(piece, server) else []
-        return [*works, receive(weights, server, channel=channel, renew_bound=bound)]
+        return [
+            *([receive(words, rank, channel=channel)] if len(words) else []),
+            *(receive(part, rank, channel=channel, renew_bound=bound) for part in weights),
+        ]
+
+    def receive_copy(self, copy: Tensor, piece: int, rank: int) -> Work:
+        """Start receiving a copy of optimizer state, which comes after an answer of `rank`."""
+        return self.communicator.receive(copy, rank, channel=self.channels.pulls[piece])

@@ -75,6 +75,20 @@ class ModelLayout:
             for each in self.pieces
         ]
 
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all shards in which there is anything."""
+        return [
+            self.number_of(piece, server)
+            for piece, parts in enumerate(self._shards)
+            for server, part in enumerate(parts)
+            if len(part)
+        ]
+
+    def number_of(self, piece: int, server: int) -> int:
+        """Return the number of a shard among all of the model."""
+        return piece * self.num_servers + server
+
     def trained_in(self, piece: int) -> list[int]:
         """Return the numbers of the trained parameters that lie in `piece`; none is in two."""
         span = self.pieces[piece]
@@ -173,9 +187,17 @@ class ParameterShard:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of weights, optimizer state and options; no half-collected update."""
+        return {"weights": self.weights.clone(), **_cloned(self.optimizer_state())}
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the optimizer keeps anything from one update to the next."""
+        return any(self._optimizer.state.values())
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's state and the options it was last told, as they lie here."""
         return {
-            "weights": self.weights.clone(),
-            "optimizer": _cloned(self._optimizer.state_dict()),
+            "optimizer": self._optimizer.state_dict(),
             "hyperparameters": dict(self._hyperparameters.written),
         }
 
@@ -185,11 +207,19 @@ class ParameterShard:
             raise UsageError(ANOTHER_SHARD)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, keeping contributions that wait for their update."""
+        """Continue from `state`, keeping contributions that wait for their update.
+
+        Without the optimizer's state that begins anew.
+        """
         self.weights.copy_(state["weights"])
-        self._optimizer.load_state_dict(_cloned(state["optimizer"]))
-        # With them the options were written: a worker's that differ from these are news.
-        self._hyperparameters.written.update(state["hyperparameters"])
+        if "optimizer" in state:
+            self._optimizer.load_state_dict(_cloned(state["optimizer"]))
+            # With them the options were written: a worker's that differ from these are news.
+            self._hyperparameters.written.update(state["hyperparameters"])
+
+    def drop_contributions(self) -> None:
+        """Forget what has been added to the next update."""
+        self.num_contributions = 0
 
 
 ANOTHER_SHARD = (

@@ -6,58 +6,60 @@ What a shard does with them is `shard_server`'s.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, ViewChanging
 from shoal.train.background import BackgroundThread
 from shoal.train.servers.protocol import Kind
-from shoal.train.servers.shard import ANOTHER_SHARD, ParameterShard
+from shoal.train.servers.shard import ANOTHER_SHARD
 from shoal.train.servers.shard_server import ShardServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
-    from torch.optim import Optimizer
 
-    from shoal.strategies import Pulled
+    from shoal.strategies import Holding, Pulled
     from shoal.train.servers.protocol import Request, RequestWords
     from shoal.train.servers.service import Service
+    from shoal.train.servers.shard_server import ServedShard
 
 
 class ShardHost:
-    """Serves this process's shards to all workers, until all have left."""
+    """Serves this process's shards to all workers of a view, until all have left."""
 
     def __init__(
-        self,
-        service: Service,
-        flats: Sequence[Tensor],
-        optimizer: Optimizer,
-        words: RequestWords,
+        self, service: Service, shards: Mapping[int, ServedShard], words: RequestWords
     ) -> None:
-        """Copy the shards out of the model's `flats`; `words` is memory for a request."""
+        """Serve `shards`, by their numbers; `words` is memory for a request."""
         self._service, self._words = service, words
+        self.shards = shards
         layout, own = service.layout, service.own
-        self._shards = {
+        self._servers = {
             piece: ShardServer(
                 service,
-                ParameterShard(flats, layout, piece, service.server_of(own), optimizer),
+                [
+                    shards[layout.number_of(piece, server)]
+                    for server in service.servers_at(own, piece)
+                ],
                 piece,
             )
             for piece in service.pieces_at(own, range(len(layout.pieces)))
         }
-        self._remote = tuple(service.others) if self._shards else ()
+        self._remote = tuple(service.others) if self._servers else ()
         self._thread = BackgroundThread("shoal-requests", self._serve)
 
     @property
     def num_requests(self) -> int:
         """Requests taken by every shard."""
-        return min((shard.num_requests for shard in self._shards.values()), default=0)
+        return min((server.num_requests for server in self._servers.values()), default=0)
 
     def start(self) -> None:
         """Begin to serve; every worker has its first weights already."""
-        for shard in self._shards.values():
-            shard.start()
+        for server in self._servers.values():
+            server.start()
         if self._remote:
             self._thread.start()
 
@@ -66,36 +68,57 @@ class ShardHost:
 
         Its parts of `outbox` must stay unchanged until `collect` of their pieces returns.
         """
-        for piece, shard in self._shards.items():
+        for piece, server in self._servers.items():
             if piece in request.pieces:
-                shard.submit(request, self._service.part_of(outbox, piece, self._service.own))
+                server.submit(request, self._service.parts_of(outbox, piece, self._service.own))
 
-    def collect(self, piece: int, inbox: Sequence[Tensor]) -> Pulled | None:
-        """Wait until this process's worker may go on with `piece`; copy its shard into `inbox`.
+    def collect(
+        self, piece: int, inbox: Sequence[Tensor]
+    ) -> tuple[Pulled, Sequence[Holding]] | None:
+        """Wait until this process's worker may go on with `piece`; copy its shards into `inbox`.
 
-        Returns None if none of it is here. Raises as `ShardServer.collect`.
+        Return also what these hold. None if nothing of it is here. Raises as `ShardServer.collect`.
         """
-        shard = self._shards.get(piece)
-        if shard is None:
+        server = self._servers.get(piece)
+        if server is None:
             return None
-        return shard.collect(self._service.part_of(inbox, piece, self._service.own))
+        return server.collect(self._service.parts_of(inbox, piece, self._service.own))
 
     def join(self) -> None:
         """Wait until the shards have been served: all workers have left with the last weights."""
         if self._remote:
             self._thread.join(self._service.deadline_s)
-        for shard in self._shards.values():
-            shard.join()
+        for server in self._servers.values():
+            server.join()
+
+    def freeze(self) -> dict[int, Holding]:
+        """Return what the shards hold, by their numbers; nothing changes that any more."""
+        for server in self._servers.values():
+            server.freeze()
+        return {number: shard.decisions.holding for number, shard in self.shards.items()}
+
+    def end(self) -> None:
+        """End the threads, of which each ends by itself where the view changes."""
+        over = ViewChanging("The workers that take part have changed.")
+        for server in self._servers.values():
+            server.freeze()
+            server.fail(over)
+        with suppress(ViewChanging):
+            if self._remote:
+                self._thread.join(self._service.deadline_s)
+        for server in self._servers.values():
+            server.end()
 
     def check(self) -> None:
-        """Raise what a thread failed with, if one did."""
-        self._thread.check()
-        for shard in self._shards.values():
-            shard.check()
+        """Raise what a thread failed with, unless the view has ended."""
+        with suppress(ViewChanging):
+            self._thread.check()
+            for server in self._servers.values():
+                server.check()
 
     def counters(self) -> dict[str, float]:
         """Return what the shards have counted, on an average: see docs/parameter-server.md."""
-        decisions = [shard.decisions for shard in self._shards.values()]
+        decisions = [shard.decisions for shard in self.shards.values()]
         reads = [each.clock.staleness_counts for each in decisions]
         share = 1 / max(1, len(decisions))
         return {
@@ -103,19 +126,25 @@ class ShardHost:
             "shard_updates": share * sum(each.version for each in decisions),
             "shard_skips": share * sum(each.skipped for each in decisions),
             "staleness": share * sum(steps * n for each in reads for steps, n in each.items()),
-            "max.staleness": max((max(each) for each in reads), default=0),
+            "max.staleness": max((max(each) for each in reads if each), default=0),
             "update_delay": share * sum(each.delays for each in decisions),
             "max.update_delay": max((each.longest_delay for each in decisions), default=0),
         }
 
     def load_weights(self, flats: Sequence[Tensor]) -> None:
         """Take the weights from the model's `flats` anew; keep the optimizer's state."""
-        for shard in self._shards.values():
-            shard.load_weights(flats)
+        for server, shard in self._all_shards():
+            with server.at_rest():
+                shard.memory.load_weights(flats)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the shards' state and the numbers of updates made."""
-        return {"shards": [shard.state_dict() for shard in self._shards.values()]}
+        states = []
+        for server, shard in self._all_shards():
+            with server.at_rest():
+                version = shard.decisions.version
+                states.append({**shard.memory.state_dict(), "version": version})
+        return {"shards": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. No worker may push meanwhile except under BSP.
@@ -123,19 +152,25 @@ class ShardHost:
         Raises `UsageError` for the state of other shards.
         """
         saved = state.get("shards", ())
-        if len(saved) != len(self._shards):
+        if len(saved) != len(self.shards):
             raise UsageError(ANOTHER_SHARD)
-        for shard, its in zip(self._shards.values(), saved, strict=True):
-            shard.check_fits(its)
-        for shard, its in zip(self._shards.values(), saved, strict=True):
-            shard.load_state_dict(its)
+        pairs = list(zip(self._all_shards(), saved, strict=True))
+        for (_, shard), its in pairs:
+            shard.memory.check_fits(its)
+        for (server, shard), its in pairs:
+            with server.at_rest():
+                shard.memory.load_state_dict(its)
+                shard.decisions.restart_at(int(its["version"]))
+
+    def _all_shards(self) -> Iterator[tuple[ShardServer, ServedShard]]:
+        return ((server, shard) for server in self._servers.values() for shard in server.shards)
 
     def _serve(self) -> None:
         try:
             self._take_requests()
         except BaseException as error:
-            for shard in self._shards.values():
-                shard.fail(error)
+            for server in self._servers.values():
+                server.fail(error)
             raise
 
     def _take_requests(self) -> None:
@@ -146,10 +181,11 @@ class ShardHost:
                 self._words.words,
                 channel=self._service.channels.requests,
                 senders=tuple(remaining),
+                epoch=self._service.view.epoch,
             )
             request = self._words.read()
-            for piece, shard in self._shards.items():
+            for piece, server in self._servers.items():
                 if piece in request.pieces:
-                    shard.ask(rank, request)
+                    server.ask(rank, request)
             if request.kind is Kind.LEAVE:
                 remaining.remove(rank)

@@ -1,36 +1,43 @@
-"""The server of one shard: takes pushes, lets the clock decide, answers with weights.
+"""The server of one piece: takes pushes, lets the clock decide, answers with weights.
 
-Owns the conversation of one shard with the workers (docs/papers.md, 4.2), in a thread of its own:
-a shard whose pushes are there is updated, and sent, while those of others are on their way. What
-arrives goes into memory prepared for each worker since its last answer, so receiving overlaps with
-applying, and workers that come together do not queue for each other's transfers. The worker of the
-same process hands its contribution over by reference. Which updates to apply when and whose answer
-must wait is decided by `groups.server_clock`, the arithmetic is `ParameterShard`'s.
+Owns the conversation of the shards of one piece with the workers (docs/papers.md, 4.2), in a thread
+of its own: a piece whose pushes are there is updated, and sent, while others are on their way. A
+process has one shard of it, or several if it serves for lost ones as well; they have a clock each,
+and answer together. What arrives goes into memory prepared for each worker since its last answer,
+so receiving overlaps with applying, and workers that come together do not queue for each other's
+transfers. The worker of the same process hands its contribution over by reference. Which updates to
+apply when and whose answer must wait is decided by `groups.server_clock`, the arithmetic is
+`ParameterShard`'s.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from shoal.carriers import HOST
-from shoal.strategies import Add, Answer, Apply, Pulled, Shard
+from shoal.errors import ViewChanging
+from shoal.strategies import Add, Answer, Apply, Pulled
 from shoal.train.background import BackgroundThread, Progress
+from shoal.train.servers.copies import is_due, pack
 from shoal.train.servers.hyperparameters import spread_over
-from shoal.train.servers.protocol import ANSWER_WORDS, Kind, Request, fill_answer
+from shoal.train.servers.protocol import Kind, fill_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
     from shoal.comm import Work
     from shoal.groups import UpdateRule
+    from shoal.strategies import Holding, Shard
     from shoal.train.servers.hyperparameters import ParamGroups
+    from shoal.train.servers.protocol import Request
     from shoal.train.servers.service import Service
     from shoal.train.servers.shard import ParameterShard
 
@@ -41,41 +48,74 @@ def options_for(rule: UpdateRule, groups: ParamGroups, workers: int) -> ParamGro
     return groups if updates == 1 else spread_over(groups, updates)
 
 
+_NOTHING: Final = torch.empty(0, dtype=torch.uint8, device=HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedShard:
+    """One shard: its memory, and what decides about it."""
+
+    memory: ParameterShard
+    decisions: Shard
+
+
 @dataclass(slots=True)
 class _Seat:
-    """What a shard keeps for one worker of another process."""
+    """What a server keeps for one worker of another process; a tensor for each shard."""
 
-    inbox: Tensor
-    words: Tensor = field(
-        default_factory=lambda: torch.zeros(ANSWER_WORDS, dtype=torch.int64, device=HOST)
-    )
+    inbox: list[Tensor]
+    words: Tensor
+    copy: Tensor = field(default_factory=lambda: _NOTHING)
+    """The copy of optimizer state on its way to it."""
     arriving: list[Work] = field(default_factory=list)
     sending: list[Work] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Push:
-    """A request and its contribution, which waits to be added; that of a skipped step is not."""
+    """A request and its contribution to each shard, which waits to be added.
 
-    contribution: Tensor
+    That of a skipped step is not.
+    """
+
+    contribution: Sequence[Tensor]
     request: Request
 
 
-class ShardServer:
-    """Serves one shard to all workers, its own process's included, until all have left."""
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a worker of this process gets: an answer, the shards' weights and what these hold."""
 
-    def __init__(self, service: Service, shard: ParameterShard, piece: int) -> None:
-        self._service, self._shard, self._piece = service, shard, piece
+    answer: Pulled
+    weights: list[Tensor]
+    holdings: list[Holding]
+
+
+class ShardServer:
+    """Serves the shards of a piece to all workers, its own process's included, till all left."""
+
+    def __init__(self, service: Service, shards: Sequence[ServedShard], piece: int) -> None:
+        self._service, self._piece = service, piece
         self._own = service.own
-        self.decisions = Shard(service.members, service.rule)
-        self._seats = {rank: _Seat(torch.empty_like(shard.weights)) for rank in service.others}
-        self._copies: dict[int, Tensor] = {}
+        self.shards = shards
+        num_words = service.num_words(piece, self._own)
+        self._seats = {
+            rank: _Seat(
+                [torch.empty_like(shard.memory.weights) for shard in shards],
+                torch.zeros(num_words, dtype=torch.int64, device=HOST),
+            )
+            for rank in service.others
+        }
+        self._copies: dict[int, list[Tensor]] = {}
         """The weights as each worker was given them, where others' updates go on meanwhile."""
         self._pushes: dict[int, _Push] = {}
-        self._options: list[float] = []
+        self._options: list[list[float]] = [[] for _ in shards]
         self._asked_ns: dict[int, int] = {}
-        self._granted: tuple[Pulled, Tensor] | None = None
+        self._due: dict[int, list[Answer]] = {}
+        """The shards' answers to a worker that all of them have to let go on."""
+        self._granted: _Given | None = None
         self._progress = Progress(service.deadline_s)
+        self._is_frozen = False
         self.num_requests = 0
         """Requests taken."""
         self._waiting: SimpleQueue[tuple[int, _Push] | BaseException] = SimpleQueue()
@@ -92,10 +132,10 @@ class ShardServer:
         self._waiting.put((rank, _Push(self._seats[rank].inbox, request)))
 
     def fail(self, error: BaseException) -> None:
-        """Take no more requests; whoever waits for this shard gets `error`."""
+        """Take no more requests; whoever waits for these shards gets `error`."""
         self._waiting.put(error)
 
-    def submit(self, request: Request, contribution: Tensor) -> None:
+    def submit(self, request: Request, contribution: Sequence[Tensor]) -> None:
         """Let a request of the worker of this process be taken.
 
         `contribution` must stay unchanged until `collect` returns.
@@ -103,18 +143,17 @@ class ShardServer:
         self._granted = None
         self._waiting.put((self._own, _Push(contribution, request)))
 
-    def collect(self, weights: Tensor) -> Pulled:
-        """Wait until the clock lets this process's worker go on; copy the shard into `weights`.
+    def collect(self, weights: Sequence[Tensor]) -> tuple[Pulled, Sequence[Holding]]:
+        """Wait until the clocks let this process's worker go on; copy the shards into `weights`.
 
-        Raises what the server's thread failed with, `WorkerLost` among others, and
-        `DeadlineExceeded` if no worker says anything for the deadline.
+        Return also what these hold. Raises what the server's thread failed with, `WorkerLost` among
+        others, and `DeadlineExceeded` if no worker says anything for the deadline.
         """
         with self._progress:
-            answer, given = self._progress.wait_for(
-                self._poll_grant, "the other workers' gradients"
-            )
-            weights.copy_(given)
-            return answer
+            given = self._progress.wait_for(self._poll_grant, "the other workers' gradients")
+            for place, its in zip(weights, given.weights, strict=True):
+                place.copy_(its)
+            return given.answer, given.holdings
 
     def join(self) -> None:
         """Wait until all workers have left and have the last weights."""
@@ -122,42 +161,43 @@ class ShardServer:
         for seat in self._seats.values():
             _wait_for(seat.sending)
 
+    def freeze(self) -> None:
+        """Let nothing change the shards any more."""
+        with self._progress:
+            self._is_frozen = True
+
+    def end(self) -> None:
+        """Wait for the thread to end, as it has been told to."""
+        with suppress(ViewChanging):
+            self._thread.join(self._service.deadline_s)
+
     def check(self) -> None:
         """Raise what the server's thread failed with, if it did."""
         self._thread.check()
 
-    def load_weights(self, flats: Sequence[Tensor]) -> None:
-        """Take the weights from the model's `flats` anew; keep the optimizer's state."""
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Let nobody else change the shards during the body."""
         with self._progress:
-            self._shard.load_weights(flats)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the shard's state and the number of updates made."""
-        with self._progress:
-            return {**self._shard.state_dict(), "version": self.decisions.version}
-
-    def check_fits(self, state: dict[str, Any]) -> None:
-        """Raise `UsageError` if `state` is another shard's."""
-        self._shard.check_fits(state)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`. No worker may push meanwhile except under BSP."""
-        with self._progress:
-            self._shard.load_state_dict(state)
-            self.decisions.restart_at(int(state["version"]))
+            yield
 
     def _serve(self) -> None:
         """Take requests until all workers have left."""
-        remaining = set(self._service.members)
+        remaining = set(self._service.view.members)
         while remaining:
             asked = self._waiting.get()
             if isinstance(asked, BaseException):
                 raise asked
             rank, push = asked
             kind = push.request.kind
-            if rank != self._own and kind is not Kind.SKIP:
-                _wait_for(self._seats[rank].arriving)
+            if rank != self._own:
+                # without the lock, which others need while a view changes
+                _wait_for(self._seats[rank].sending)
+                if kind is not Kind.SKIP:
+                    _wait_for(self._seats[rank].arriving)
             with self._progress:
+                if self._is_frozen:
+                    raise ViewChanging("The workers that take part have changed.")
                 self._handle(rank, push)
             if kind is Kind.LEAVE:
                 remaining.remove(rank)
@@ -165,59 +205,80 @@ class ShardServer:
     def _handle(self, rank: int, push: _Push) -> None:
         """Act on one request and answer everyone whom that lets go on. The lock is held."""
         self.num_requests += 1
-        now_ns = self._asked_ns[rank] = time.monotonic_ns()
+        self._asked_ns[rank] = time.monotonic_ns()
         self._pushes[rank] = push
-        for deed in self.decisions.take(rank, push.request.kind.word):
-            match deed:
-                case Add():
-                    self._add(self._pushes[deed.rank])
-                case Apply():
-                    self._shard.apply(self._options, divisor=deed.divisor, share=deed.share)
-                case Answer():
-                    held_ns = now_ns - self._asked_ns[deed.rank] if deed.was_held else 0
-                    self._answer(deed, Pulled(held_ns, deed.staleness))
+        answers: list[Answer] = []
+        for place, shard in enumerate(self.shards):
+            for deed in shard.decisions.take(rank, push.request.kind.word):
+                match deed:
+                    case Add():
+                        self._add(place, self._pushes[deed.rank])
+                    case Apply():
+                        options = self._options[place]
+                        shard.memory.apply(options, divisor=deed.divisor, share=deed.share)
+                    case Answer():
+                        answers.append(deed)
+        for answer in answers:
+            due = self._due.setdefault(answer.rank, [])
+            due.append(answer)
+            if len(due) == len(self.shards):
+                self._answer(self._due.pop(answer.rank))
         self._progress.advance()
 
-    def _add(self, push: _Push) -> None:
-        if not self._shard.num_contributions:
-            self._options = push.request.hyperparameters
-        self._shard.add(push.contribution, push.request.used)
+    def _add(self, place: int, push: _Push) -> None:
+        memory = self.shards[place].memory
+        if not memory.num_contributions:
+            self._options[place] = push.request.hyperparameters
+        memory.add(push.contribution[place], push.request.used)
 
-    def _answer(self, deed: Answer, answer: Pulled) -> None:
+    def _answer(self, deeds: Sequence[Answer]) -> None:
         """Let a worker go on, with the weights as they are now."""
-        rank, is_last = deed.rank, deed.is_last
+        rank, is_last = deeds[0].rank, deeds[0].is_last
+        was_held = any(each.was_held for each in deeds)
+        held_ns = time.monotonic_ns() - self._asked_ns[rank] if was_held else 0
+        answer = Pulled(held_ns, max(each.staleness for each in deeds))
+        weights = self._given(rank, is_last=is_last)
+        holdings = [shard.decisions.holding for shard in self.shards]
         if rank == self._own:
-            self._granted = answer, self._given(rank, is_last=is_last)
+            self._granted = _Given(answer, weights, holdings)
             return
         seat = self._seats[rank]
-        _wait_for(seat.sending)
         if not is_last:
             self._expect(rank)
-        fill_answer(seat.words, answer)
-        given = self._given(rank, is_last=is_last)
+        seat.copy = self._state_for(rank, is_last=is_last)
+        fill_answer(seat.words, answer, len(seat.copy), holdings, self._service.view.members)
         seat.sending = self._service.send_answer(
-            seat.words, given, self._piece, rank, is_last=is_last
+            seat.words, weights, seat.copy, self._piece, rank, is_last=is_last
         )
 
-    def _given(self, rank: int, *, is_last: bool) -> Tensor:
-        """Return the weights for a worker: a copy where others' updates go on while it takes them.
+    def _state_for(self, rank: int, *, is_last: bool) -> Tensor:
+        """Return the copy of the optimizer's state that `rank` is to keep, if one is due."""
+        version = self.shards[0].decisions.version
+        if is_last or rank != self._service.keeper or not is_due(version, self._piece):
+            return _NOTHING
+        return pack([shard.memory for shard in self.shards])
+
+    def _given(self, rank: int, *, is_last: bool) -> list[Tensor]:
+        """Return the weights for a worker: copies where others' updates go on while it takes them.
 
         Under BSP there are none: an update needs every worker's push, and so its receipt.
         """
-        weights = self._shard.weights
+        weights = [shard.memory.weights for shard in self.shards]
         if is_last or self._service.rule.staleness == 0:
             return weights
         if rank not in self._copies:
-            self._copies[rank] = torch.empty_like(weights)
-        return self._copies[rank].copy_(weights)
+            self._copies[rank] = [torch.empty_like(each) for each in weights]
+        for copy, each in zip(self._copies[rank], weights, strict=True):
+            copy.copy_(each)
+        return self._copies[rank]
 
     def _expect(self, rank: int) -> None:
         """Prepare memory for the next contribution of `rank`, unless it is prepared still."""
         seat = self._seats[rank]
         if not seat.arriving:
-            seat.arriving = [self._service.receive_push(seat.inbox, self._piece, rank)]
+            seat.arriving = self._service.receive_push(seat.inbox, self._piece, rank)
 
-    def _poll_grant(self) -> tuple[Pulled, Tensor] | None:
+    def _poll_grant(self) -> _Given | None:
         self._thread.check()
         return self._granted
 

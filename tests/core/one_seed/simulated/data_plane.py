@@ -303,6 +303,35 @@ class Communicator:
         return Work(self, [key], lambda parts: buffer.copy_(parts[0]))
 
     def receive_any(
-        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+        self,
+        buffer: Tensor,
+        *,
+        channel: int,
+        senders: Collection[int] | None = None,
+        epoch: int | None = None,
     ) -> int:
-        raise AssertionError("what a job that goes on averages needs no server")
+        """Return whose message on `channel` is here first; of each sender they are in order."""
+        view, numbers, engine = self.view, self._numbers, self.share.engine
+        if epoch not in (None, view.epoch):
+            raise ViewChanging("The workers that take part have changed.")
+
+        def first() -> int | None:
+            for source in senders or view.members:
+                number = numbers["from", source, channel]
+                key = (view.epoch, "message", channel, number, source, self.rank)
+                if engine.inbox.get(key):
+                    return source
+            return None
+
+        while (source := first()) is None:
+            world().block(
+                lambda: self.share.error or self.view.epoch != view.epoch or first() is not None,
+                None,
+            )
+            self.check()
+            if self.view.epoch != view.epoch:
+                raise ViewChanging("The workers that take part have changed.")
+        key = (view.epoch, "message", channel, numbers["from", source, channel], source, self.rank)
+        numbers["from", source, channel] += 1
+        buffer.copy_(engine.inbox[key].pop(0))
+        return source

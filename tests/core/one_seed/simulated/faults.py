@@ -33,6 +33,8 @@ class Faults:
         self.job = job
         self.fired: list[str] = []
         """What has struck, in order."""
+        self._rested_at_ns: dict[Process, int] = {}
+        """When a process that has been paused may be paused again."""
         self.planned = sorted(self._plan())
 
     def _plan(self) -> list[tuple[int, int, str]]:
@@ -104,9 +106,17 @@ class Faults:
 
     def _pause(self) -> bool:
         """Let a worker stand still for less than it takes to be lost."""
-        victim = self.job.random.choice(self._well)
-        victim.process.is_frozen = True
-        self.job.world.after(round(0.3 * DEADLINE_S * NS), lambda: self._thaw(victim.process))
+        return self._stand_still(self.job.random.choice(self._well).process)
+
+    def _stand_still(self, process: Process) -> bool:
+        """Pause a process, unless it has hardly gone on: two pauses together are too long a one."""
+        now_ns = self.job.world.now_ns
+        if now_ns < self._rested_at_ns.get(process, 0):
+            return False
+        length_ns = round(0.3 * DEADLINE_S * NS)
+        self._rested_at_ns[process] = now_ns + 3 * length_ns
+        process.is_frozen = True
+        self.job.world.after(length_ns, lambda: self._thaw(process))
         return True
 
     @staticmethod
@@ -164,9 +174,7 @@ class Faults:
         serving = self._serving()
         if serving is None or not serving.runs:
             return False
-        serving.is_frozen = True
-        self.job.world.after(round(0.3 * DEADLINE_S * NS), lambda: self._thaw(serving))
-        return True
+        return self._stand_still(serving)
 
     def _kill_standby(self) -> bool:
         """Kill the control plane that stands by, while the other one is well."""

@@ -220,7 +220,7 @@ class Job:
         models = {each.model for each in living if each.outcome == "finished"}
         if len(models) > 1:
             return f"different models: {models}"
-        if self.sync == "all-reduce":
+        if self.sync in ("all-reduce", "ps-bsp"):
             return self._check_steps() or (self._check_samples() if self.samples else "")
         return ""
 

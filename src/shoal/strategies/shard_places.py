@@ -1,0 +1,103 @@
+"""Which worker serves which shards in a new view, and whose memory each of them goes on from. Pure.
+
+A model is shared by a number of servers that stays the same: a worker whose process is lost leaves
+its servers to others, which then are several, and newcomers take over from whoever is several. What
+a lost one had is put together again from what the others have: the weights that they have pulled,
+and copies of the optimizer's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.strategies.shard import Holding
+
+if TYPE_CHECKING:
+    from shoal.membership import Decision
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a worker has of a model's shards, by their numbers; part of its report."""
+
+    epoch: int
+    """The view in which it has served or pulled last."""
+
+    places: tuple[int, ...]
+    """The rank of each server in that view."""
+
+    served: Mapping[int, Holding]
+    """Shards of which it has the weights and the optimizer's state."""
+
+    pulled: Mapping[int, Holding]
+    """Shards of which it has the weights, in its model."""
+
+    copied: Mapping[int, Holding] = {}
+    """Shards of which it has a copy of the optimizer's state."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a shard goes on from."""
+
+    holding: Holding
+    weights: int
+    """The rank that has the weights."""
+
+    state: int | None
+    """The rank that has the optimizer's state, if anybody still does."""
+
+
+def servers_of(decision: Decision) -> tuple[int, ...]:
+    """Return the members of a view that can serve: all that somebody may yet need something of."""
+    reports = decision.reports
+    return tuple(
+        rank for rank in decision.view.members if rank not in reports or not reports[rank].has_ended
+    )
+
+
+def next_places(places: Sequence[int], serving: Sequence[int]) -> tuple[int, ...]:
+    """Return the rank of each server, all of them among those that can be `serving` from now on.
+
+    Nobody is more than one server more than anybody else, and no more of them move than need to.
+    """
+    numbers: dict[int, list[int]] = {rank: [] for rank in serving}
+    lost: list[int] = []
+    for number, rank in enumerate(places):
+        numbers.get(rank, lost).append(number)
+    for number in lost:
+        _fewest(numbers).append(number)
+    while len(most := max(numbers.values(), key=len)) - len(fewest := _fewest(numbers)) > 1:
+        fewest.append(most.pop())
+    rank_of = {number: rank for rank, its in numbers.items() for number in its}
+    return tuple(rank_of[number] for number in range(len(places)))
+
+
+def _fewest(numbers: Mapping[int, list[int]]) -> list[int]:
+    return min(numbers.values(), key=len)
+
+
+def places_before(kept: Collection[Kept]) -> tuple[int, ...]:
+    """Return the rank of each server in the last view that any of the reporting has served in."""
+    return max(kept, key=lambda each: each.epoch).places
+
+
+def origin_of(shard: int, kept: Mapping[int, Kept], server: int) -> Origin:
+    """Return what a shard goes on from at its `server`: the newest of what is `kept`, by rank."""
+
+    def newest(*kinds: str) -> tuple[Holding, int, str] | None:
+        found = [
+            (holding.age, kind == "served", rank == server, -rank, holding, rank, kind)
+            for rank, each in kept.items()
+            for kind in kinds
+            if (holding := getattr(each, kind).get(shard)) is not None
+        ]
+        return max(found, key=lambda each: each[:4])[4:] if found else None
+
+    weights, state = newest("served", "pulled"), newest("served", "copied")
+    assert weights is not None, "whoever reports has a model"
+    holding, rank, kind = weights
+    if kind == "served":
+        return Origin(holding, rank, rank)
+    return Origin(holding, rank, None if state is None else state[1])

@@ -1,0 +1,210 @@
+"""This worker's servers and its way to all of them, view after view.
+
+Owns how a model is cut for a number of servers, which a job keeps, and what a worker has of the
+shards: it serves some, has served others, and has pulled all of them. When the view changes it says
+so (`Kept`), and what it serves next is made of what all have said (`moving`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import msgspec
+
+from shoal.carriers import reserve_channels
+from shoal.errors import ViewChanging, WorkerLost
+from shoal.strategies import Holding, Kept, next_exchanges, next_places, places_before, servers_of
+from shoal.train.model_pieces import ModelPieces
+from shoal.train.servers.boxes import Inbox, Outbox
+from shoal.train.servers.client import ParameterClient
+from shoal.train.servers.moving import Move, first_shards, note_name, read_kept
+from shoal.train.servers.protocol import Channels, RequestWords
+from shoal.train.servers.service import Service
+from shoal.train.servers.shard import ModelLayout, PieceSpan, TrainedSpan
+from shoal.train.servers.shard_host import ShardHost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from shoal.membership import Decision, View
+    from shoal.strategies import ParameterServer
+    from shoal.train.model_pieces import Piece
+    from shoal.train.replica import Replica
+    from shoal.train.servers.copies import StateCopy
+    from shoal.train.servers.shard_server import ServedShard
+
+
+@final
+class Serving:
+    """What one worker serves to others, and is served by them.
+
+    `parameters` are those that servers update, with `num_options` numeric options. A newcomer hears
+    of how many servers share the model once it is a member.
+    """
+
+    def __init__(
+        self,
+        definition: ParameterServer,
+        replica: Replica,
+        parameters: Sequence[Tensor],
+        num_options: int,
+    ) -> None:
+        self._definition, self._replica = definition, replica
+        self._parameters, self._num_options = parameters, num_options
+        self._reserved = reserve_channels(replica.communicator)
+        self._held: dict[int, ServedShard] = {}
+        """Shards by their numbers: those that this worker serves, and some that it has served."""
+        self._pulled: dict[int, Holding] = {}
+        """What the weights of each shard hold that are the model's."""
+        self._copies: dict[int, StateCopy] = {}
+        """Others' optimizer state, by shard."""
+        self._epoch = -1
+        self._places: tuple[int, ...] = ()
+        self._host: ShardHost | None = None
+        view, member = replica.view, replica.member
+        if not member.is_newcomer:
+            self._cut_for(definition.servers or len(view))
+            service = self._service_in(view, view.members[: self._layout.num_servers])
+            shards = first_shards(replica, service)
+            if not member.is_fixed:
+                numbers = self._layout.numbers
+                self._pulled = dict.fromkeys(numbers, Holding())
+            self._serve(service, shards)
+        if not member.is_fixed:
+            member.keep(self)
+
+    def _cut_for(self, servers: int) -> None:
+        """Cut the model into pieces that so many servers share."""
+        replica = self._replica
+        self.cut = ModelPieces(replica.model, replica.flat, servers)
+        pieces, flats = self.cut.pieces, replica.flat.buffers
+        self._layout = _layout(replica, pieces, self._parameters, servers)
+        self._channels = Channels.among(self._reserved, len(pieces))
+        self.outbox = Outbox(flats, pieces, self._layout, self._parameters)
+        self.inbox = Inbox(flats, pieces)
+
+    def _service_in(self, view: View, places: tuple[int, ...]) -> Service:
+        return Service(
+            self._replica.communicator,
+            self._channels,
+            view,
+            places,
+            self.cut,
+            self._layout,
+            self._definition.rule,
+            self._definition.pull_bound,
+            self._replica.deadline_s,
+            tells_holdings=not self._replica.member.is_fixed,
+        )
+
+    def _serve(self, service: Service, shards: Mapping[int, ServedShard]) -> None:
+        self._held.update(shards)
+        self._epoch, self._places = service.view.epoch, service.places
+        self._host = ShardHost(service, shards, self._request_words())
+        self.client = ParameterClient(
+            service,
+            self._host,
+            self._request_words,
+            self.outbox.flats,
+            self.inbox.flats,
+            self._replica.count,
+        )
+        self._host.start()
+
+    def _request_words(self) -> RequestWords:
+        return RequestWords.allocate(len(self._parameters), self._num_options)
+
+    @property
+    def host(self) -> ShardHost:
+        """What this worker serves in the present view."""
+        assert self._host is not None
+        return self._host
+
+    @property
+    def all_pieces(self) -> range:
+        """The numbers of the model's pieces."""
+        return range(len(self.cut.pieces))
+
+    def check(self) -> None:
+        """Raise what this worker's servers failed with."""
+        if self._host is not None:
+            self._host.check()
+
+    def go_on(self) -> int | None:
+        """Serve, and be served, in the present view from here on.
+
+        Return the number of its next exchange to a newcomer. Raises as the communicator does.
+        """
+        decision, training = self._replica.member.decision, self._replica.session
+        if self._epoch == decision.view.epoch:
+            return None
+        if self._host is not None:
+            self._host.end()
+            self._host = None
+        kept = read_kept(decision, training)
+        if not any(each.places for each in kept.values()):
+            raise WorkerLost("All who had weights of the parameter servers were lost.")
+        places = next_places(places_before(kept.values()), servers_of(decision))
+        if not self._places:
+            self._cut_for(len(places))
+        service = self._service_in(decision.view, places)
+        channel = self._reserved[-1]
+        move = Move(self._replica, service, decision, kept, self._held, self._copies, channel)
+        self._serve(service, move.shards())
+        rank = self._replica.communicator.rank
+        return next_exchanges(decision, training)[rank] if rank in decision.newcomers else None
+
+    def hand_over(self, pieces: Iterable[int]) -> None:
+        """Let pieces that have been pulled be the model's. `ViewChanging` if the view is over."""
+        member = self._replica.member
+        if member.is_fixed:
+            self.inbox.hand_over(pieces)
+            return
+        with member.changed:
+            if member.is_fenced or member.view.epoch != self._epoch:
+                raise ViewChanging("The workers that take part have changed.")
+            self.inbox.hand_over(pieces)
+            self._pulled.update(self.client.holdings)
+            self._copies.update(self.client.copies)
+            # all have been served in this view, so nobody needs what others serve by now
+            self._held = dict(self.host.shards)
+
+    def report(self) -> dict[str, bytes]:
+        """Return what this worker has of the shards, which nothing changes then; `Bookkeeper`."""
+        if self._host is not None:
+            self._host.freeze()
+        served = {number: shard.decisions.holding for number, shard in self._held.items()}
+        copied = {number: copy.holding for number, copy in self._copies.items()}
+        kept = Kept(self._epoch, self._places, served, self._pulled, copied)
+        return {note_name(self._replica.session): msgspec.msgpack.encode(kept)}
+
+    def decided(self, decision: Decision) -> None:
+        """Hear of a decision, which `go_on` acts on; see `Bookkeeper`."""
+
+    def load_weights(self) -> None:
+        """Serve the model's weights as they are now."""
+        self.host.load_weights(self._replica.flat.buffers)
+
+    def close(self) -> dict[str, float]:
+        """Free the shards, which have been served; return what they have counted."""
+        counters = self.host.counters()
+        self._held, self._copies, self._host = {}, {}, None
+        return counters
+
+
+def _layout(
+    replica: Replica, pieces: Sequence[Piece], trained: Sequence[Tensor], num_servers: int
+) -> ModelLayout:
+    """Describe the model's flat tensors and what lies where in them."""
+    groups = {
+        id(parameter): index
+        for index, group in enumerate(replica.optimizer.param_groups)
+        for parameter in group["params"]
+    }
+    return ModelLayout(
+        pieces=tuple(PieceSpan(each.flat, each.elements, each.is_statistics) for each in pieces),
+        trained=tuple(TrainedSpan(*replica.flat.place_of(p), groups[id(p)]) for p in trained),
+        num_servers=num_servers,
+    )

@@ -1,0 +1,102 @@
+"""State on its way between workers: a tree of values taken apart into a skeleton and memory.
+
+The skeleton (names, shapes and plain values) is small; the tensors' bytes lie in memory that a
+transport sends piece by piece. Knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from shoal.carriers import HOST
+from shoal.train.flat_parameters import bytes_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LARGE_BYTES: Final = 1 << 20
+"""The bytes from which a tensor goes by itself."""
+_ALIGNED: Final = 16
+"""Small tensors begin at multiples of so many bytes, as every type wants it."""
+
+
+def taken_apart(state: Any) -> tuple[Any, list[Tensor]]:
+    """Return a state with tensors that have no values, and those that have them, buffers last."""
+    found: list[Tensor] = []
+
+    def take_out(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    return mapped(state, take_out), found
+
+
+def put_together(skeleton: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return the state that has been taken apart."""
+    rest = iter(tensors)
+    return mapped(skeleton, lambda _: next(rest).clone())
+
+
+def copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Return memory that has the values of `tensors`, and the tensors in it.
+
+    Large ones are copied if `all_of_them` are, or if they do not lie in host memory in order.
+    """
+    memory, found = memory_for(tensors, None if all_of_them else bytes_of)
+    with torch.no_grad():
+        for copy, tensor in zip(found, tensors, strict=True):
+            if copy.data_ptr() != tensor.data_ptr():
+                copy.copy_(tensor)
+    return memory, found
+
+
+def memory_for(
+    tensors: Sequence[Tensor], large: Callable[[Tensor], Tensor] | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return memory, as bytes, for tensors of these shapes and types, and the tensors in it.
+
+    Small ones lie together, and each large one by itself: in fresh memory, or where `large` says.
+    """
+    sizes = [num_bytes(tensor) for tensor in tensors]
+    padded = [
+        0 if is_large(each) else -(-num_bytes(each) // _ALIGNED) * _ALIGNED for each in tensors
+    ]
+    together = torch.empty(sum(padded), dtype=torch.uint8, device=HOST)
+    memory, found = [together] if len(together) else [], []
+    start = 0
+    for tensor, size, step in zip(tensors, sizes, padded, strict=True):
+        if step:
+            place = together[start : start + size]
+        elif large is not None:
+            place = large(tensor)
+        else:
+            place = torch.empty(size, dtype=torch.uint8, device=HOST)
+        if not step:
+            memory.append(place)
+        start += step
+        found.append(place.view(tensor.dtype).view(tensor.shape))
+    return memory, found
+
+
+def mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
+    """Return `value` with every tensor in it replaced, in a fixed order."""
+    if isinstance(value, torch.Tensor):
+        return act(value)
+    if isinstance(value, dict):
+        return {key: mapped(each, act) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([mapped(each, act) for each in value])
+    return value
+
+
+def is_large(tensor: Tensor) -> bool:
+    """Return whether a tensor goes by itself."""
+    return num_bytes(tensor) >= _LARGE_BYTES
+
+
+def num_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's values."""
+    return tensor.numel() * tensor.element_size()
