@@ -35,7 +35,7 @@ LARGEST_WEIGHT = 8**-0.5
 SYNCS = ("all-reduce", "ds-sync", "hierarchical-sgd", "ripples-static", "ripples", "local-sgd")
 SYNCS += ("ds-sync, next-forward", "ripples, next-forward")
 SYNCS += ("ds-sync, next-steps", "ripples, next-steps")
-SYNCS += ("ps-bsp", "ps-ssp", "ps-asp")
+SYNCS += ("ps-bsp", "ps-ssp", "ps-asp", "ad-psgd")
 PHASES = (
     "before backward",
     "before step",
@@ -55,6 +55,7 @@ OFTEN = [
     ("local-sgd", "after average_model"),
     ("ps-bsp", "before step"),
     ("ps-asp", "before finish"),
+    ("ad-psgd", "before backward"),
 ]
 
 

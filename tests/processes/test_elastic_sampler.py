@@ -188,6 +188,7 @@ def test_sums_of_a_job_with_a_death_and_a_join_have_every_sample_once_an_epoch(
 
 
 STRATEGIES = ("ds-sync", "ripples", "local-sgd", "hierarchical-sgd", "ripples-static")
+STRATEGIES += ("ad-psgd", "ps-bsp", "ps-asp")
 
 
 @pytest.mark.parametrize(

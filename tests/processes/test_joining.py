@@ -35,7 +35,7 @@ STEPS_TOGETHER = 12
 """Steps that everybody makes with whoever comes."""
 SYNCS = ("all-reduce", "ds-sync", "ripples-static", "hierarchical-sgd", "local-sgd", "ripples")
 SYNCS += ("ripples-random", "ds-sync, next-forward", "ds-sync, next-steps")
-SYNCS += ("ripples, next-forward", "ripples, next-steps", "ps-bsp", "ps-ssp", "ps-asp")
+SYNCS += ("ripples, next-forward", "ripples, next-steps", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd")
 OFTEN = ("all-reduce", "ds-sync", "ripples", "ps-bsp")
 
 

@@ -22,6 +22,7 @@ from shoal.strategies.acts import TakeIn as TakeIn
 from shoal.strategies.acts import Tell as Tell
 from shoal.strategies.acts import Update as Update
 from shoal.strategies.ad_psgd import ADPSGD as ADPSGD
+from shoal.strategies.ad_psgd import Pairs as Pairs
 from shoal.strategies.all_reduce import AllReduce as AllReduce
 from shoal.strategies.all_reduce import GradientOverlap as GradientOverlap
 from shoal.strategies.course import AbstractCourse as AbstractCourse

@@ -46,7 +46,6 @@ class ADPSGD(AbstractDefinition, frozen=True, kw_only=True):
     word: ClassVar[str] = "ad-psgd"
     family: ClassVar[Family] = Family.PAIRS
     averaged: ClassVar[Averaged] = Averaged.PARAMETERS
-    goes_on: ClassVar[bool] = False
     is_lock_step: ClassVar[bool] = False
     takes_loss_bound: ClassVar[bool] = False
 
@@ -85,44 +84,58 @@ class Pairs(AbstractCourse):
 
     def on_view(self, view: View) -> None:
         """Take the role of its place in `view`, with no exchange under way."""
+        self.pair(view, view.members)
+
+    def pair(self, view: View, ranks: tuple[int, ...]) -> None:
+        """Go on in `view`, of which only `ranks` still exchange anything; the others have ended.
+
+        Whoever was ending when all reported, active or passive, is none of them: nobody counts on
+        it any more.
+        """
         super().on_view(view)
-        self._pairs = Bipartite(len(view), self._options.peers)
-        self._place = view.place_of(self.rank)
+        self._ranks = ranks if self.rank in ranks else ()
+        self._pairs = Bipartite(max(1, len(self._ranks)), self._options.peers)
+        self._place = self._ranks.index(self.rank) if self._ranks else 0
         self._is_active = self._pairs.is_active(self._place)
-        self._is_under_way = False
+        self._answers = self._is_under_way = False
+
+    @property
+    def _has_peers(self) -> bool:
+        return len(self._ranks) > 1
 
     def begin(self) -> Acts:
         """Yield that a passive worker answers from now on."""
-        if not self._is_active and len(self.view) > 1:
-            yield AnswerPairs(self._members(active=True))
+        if self._has_peers and not (self._is_active or self._answers):
+            self._answers = (yield AnswerPairs(self._members(active=True))) is not CHANGED
 
     def step(self, *, skipped: bool = False) -> Acts:
         """Take in what averaging has changed, apply the update to it, and average on."""
         if self._is_under_way:
             yield TakeIn(wait=True)
         yield UPDATE
+        yield from self.begin()  # if the role is a new one
         if self._is_active:
             peer = self._pairs.active_peer(self._place, self.num_exchanges, self._random)
-            yield Begin(_with(self.view.members[peer]))
-            self._is_under_way = True
+            begun = yield Begin(_with(self._ranks[peer]))
+            self._is_under_way = begun is not CHANGED
             self.num_exchanges += 1
 
     def finish(self) -> Acts:
         """Say goodbye (active), or answer until every active worker has (passive)."""
         if self._is_under_way:
             yield TakeIn(wait=True)
-        while len(self.view) > 1:
+        while self._has_peers:
             if self._is_active:
-                yield Goodbye(self._members(active=False))
-                return
-            if (yield AwaitGoodbyes()) is not CHANGED:
+                ended = yield Goodbye(self._members(active=False))
+            else:
+                yield from self.begin()
+                ended = yield AwaitGoodbyes()
+            if ended is not CHANGED:
                 return  # otherwise the role may be another one now
 
     def _members(self, *, active: bool) -> tuple[int, ...]:
         return tuple(
-            rank
-            for place, rank in enumerate(self.view.members)
-            if self._pairs.is_active(place) == active
+            rank for place, rank in enumerate(self._ranks) if self._pairs.is_active(place) == active
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -335,7 +335,7 @@ def test_the_same_seed_comes_to_the_same_and_events_change_nothing_before_them()
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("ad-psgd", {}, "needs all workers to the end"),
+        ("ad-psgd", {}, "simulated where all workers stay to the end"),
         ("ps-bsp", {}, "simulated where all workers stay to the end"),
         ("ps-asp", {}, "simulated where all workers stay to the end"),
         ("ps-layers", {}, "needs all workers to the end"),

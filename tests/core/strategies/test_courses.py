@@ -299,6 +299,7 @@ def test_a_role_is_that_of_the_place_in_the_view() -> None:
     it = course("ad-psgd", 3, 4)
     drawn(it.step())
     it.on_view(View(1, (0, 2, 3), (0, 0, 0)))  # place 2: passive from now on
+    assert drawn(it.step()) == [UPDATE, AnswerPairs((2,))]
     assert drawn(it.step()) == [UPDATE]
     it.on_view(View(2, (2, 3), (0, 0)))
     assert drawn(it.step()) == [UPDATE, ("beside", [Pair(2)])]

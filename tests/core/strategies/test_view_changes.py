@@ -45,6 +45,7 @@ def test_nobody_waits_for_ever_and_exact_models_are_equal(family: str) -> None:
         ("generated", "saying that one lacks all"),
         ("generated", "the epoch of an assignment"),
         ("pairs", "telling who waits"),
+        ("pairs", "leaving out who has ended"),
         ("servers, bsp", "throwing half a sum away"),
         ("servers, bsp", "what weights hold"),
         ("servers, asp", "what weights hold"),

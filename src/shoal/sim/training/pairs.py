@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from shoal.errors import UsageError
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 @final
 class PairsExecutor(AbstractExecutor):
     """Lets active workers begin exchanges, and passive ones answer them."""
+
+    def check_goes_on(self) -> None:
+        """Raise `UsageError`: what becomes of pairs that lose a worker is not simulated."""
+        raise UsageError(
+            "sync='ad-psgd' is simulated where all workers stay to the end: leave out the [[event]]"
+            " tables that kill, freeze or join workers."
+        )
 
     @property
     def copies(self) -> int:

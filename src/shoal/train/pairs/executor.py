@@ -8,12 +8,23 @@ accounted to whom.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from shoal.carriers import in_profile, reserve_channels
-from shoal.strategies import Act, AnswerPairs, AwaitGoodbyes, Begin, Goodbye, Pair, TakeIn, Update
+from shoal.strategies import (
+    Act,
+    AnswerPairs,
+    AwaitGoodbyes,
+    Begin,
+    Goodbye,
+    Pair,
+    Pairs,
+    TakeIn,
+    Update,
+)
 from shoal.trace import SpanKind
 from shoal.train.executor import AbstractExecutor
 from shoal.train.model_hooks import ModelHook
@@ -22,6 +33,10 @@ from shoal.train.pairs.master_copy import MasterCopy
 from shoal.train.pairs.pair_exchange import ActiveSide, Channels, PassiveSide
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from shoal.membership import View
     from shoal.strategies import ADPSGD
     from shoal.train.pairs.pair_exchange import Exchange
     from shoal.train.replica import Replica
@@ -42,6 +57,27 @@ class PairsExecutor(AbstractExecutor):
         self._channels = Channels(*reserve_channels(communicator)[:3])
         self._active: ActiveSide | None = None
         self._passive: PassiveSide | None = None
+        self._view = self.view
+        """The view that they serve in."""
+        self._taken_before = self._served_before = 0
+
+    own_acts = (TakeIn, Update)
+
+    counts_each_step = False
+
+    def install(self, view: View, rounds: Mapping[int, int]) -> None:
+        """Let those pair in `view` that had not come to their end when all reported."""
+        del rounds
+        reports = self.replica.member.decision.reports
+        course = self.course
+        assert isinstance(course, Pairs)
+        ranks = [r for r in view.members if r not in reports or not reports[r].is_ending]
+        course.pair(view, tuple(ranks))
+
+    def begin(self) -> None:
+        """Answer from now on, if others count on it, with the parameters as they are now."""
+        self._master.reload()
+        super().begin()
 
     def check(self) -> None:
         """Raise what the threads failed with, if they did."""
@@ -51,9 +87,11 @@ class PairsExecutor(AbstractExecutor):
                 side.check()
 
     def do(self, act: Act) -> object:
-        """Carry out one act in the training thread."""
+        """Carry out one act in the training thread; before any, newcomers get what they lack."""
+        self.hand_on()
         match act:
             case Update():
+                self._note_answered()
                 with torch.no_grad():
                     self._master.update(self._update)
             case TakeIn():
@@ -62,6 +100,8 @@ class PairsExecutor(AbstractExecutor):
                 for pair in act.acts:
                     assert isinstance(pair, Pair)
                     self._active_side().begin(pair.peer)
+                    if self.replica.samples is not None:
+                        self._taken_before = self.replica.samples.num_taken
             case AnswerPairs():
                 self._answer(act.active)
             case Goodbye():
@@ -69,25 +109,56 @@ class PairsExecutor(AbstractExecutor):
             case AwaitGoodbyes():
                 assert self._passive is not None
                 self._passive.finish()
-                self.replica.count("group_size.2", self._passive.num_served)
             case _:
                 raise TypeError(act)
         return None
 
+    def _end_sides(self) -> None:
+        """Give up what served in a view that is over."""
+        for side in (self._active, self._passive):
+            if side is not None:
+                side.stop()
+        self._count_served()
+        self._active = self._passive = None
+        self._view = self.view
+
+    def _count_served(self) -> None:
+        if self._passive is not None:
+            self.replica.count("group_size.2", self._passive.num_served)
+
+    def _acting(self) -> Callable[[], AbstractContextManager[None]]:
+        return partial(self.replica.member.acting_in, self._view)
+
     def _active_side(self) -> ActiveSide:
         """Return the thread that exchanges, which starts when it is first needed."""
+        self._come_into_view()
         if self._active is None:
             replica = self.replica
             self._active = ActiveSide(
-                replica.communicator, self._channels, self._master, replica.deadline_s
+                replica.communicator,
+                self._channels,
+                self._master,
+                replica.deadline_s,
+                self._acting(),
             )
             self._active.start()
         return self._active
 
+    def _come_into_view(self) -> None:
+        if self._view.epoch != self.view.epoch:
+            self._end_sides()
+
     def _answer(self, active: tuple[int, ...]) -> None:
+        self._come_into_view()
         replica = self.replica
         self._passive = PassiveSide(
-            replica.communicator, self._channels, self._master, active, replica.deadline_s
+            replica.communicator,
+            self._channels,
+            self._master,
+            active,
+            replica.deadline_s,
+            self._acting(),
+            self._view.epoch,
         )
         self._passive.start()
 
@@ -100,6 +171,25 @@ class PairsExecutor(AbstractExecutor):
             exchange = self._active.wait()
         if exchange is not None:
             self._account(exchange, begin_ns, time.monotonic_ns())
+            self._count_batches()
+
+    def _count_batches(self) -> None:
+        """Let the batches count that were used before an exchange: another worker has them."""
+        if self.replica.samples is not None:
+            self.replica.samples.count(self._taken_before, self._view.epoch)
+
+    def _note_answered(self) -> None:
+        """Count batches that others have asked for since, or that nobody else could have."""
+        samples = self.replica.samples
+        if samples is None:
+            return
+        served = 0 if self._passive is None else self._passive.num_served
+        if len(self.view) == 1:
+            samples.count(samples.num_taken)
+        elif served != self._served_before:
+            self._count_batches()
+        if self._passive is not None:
+            self._served_before, self._taken_before = served, samples.num_taken - 1
 
     def _account(self, exchange: Exchange, begin_ns: int, end_ns: int) -> None:
         """Count the exchange, and record what of it the training thread had to wait for."""
@@ -127,6 +217,7 @@ class PairsExecutor(AbstractExecutor):
     def end(self) -> None:
         """Finish the course, and leave the model with what it has come to."""
         super().end()
+        self._count_served()
         with torch.no_grad():
             self._master.update(lambda: None)
         self._on_load.remove()

@@ -10,15 +10,17 @@ serialization is the price Ripples measures, so it is measured here.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from shoal.carriers import HOST
-from shoal.errors import ProtocolError
+from shoal.errors import ProtocolError, ViewChanging
 from shoal.train.background import BackgroundThread, Progress
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.train.pairs.master_copy import MasterCopy
+
+
+Acting: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""What makes the context in which a thread exchanges with members of a view: they do not change
+meanwhile. It raises `ViewChanging` if they have; nothing that the thread does reaches others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,10 @@ class ActiveSide:
         channels: Channels,
         master: MasterCopy,
         deadline_s: float,
+        acting: Acting = nullcontext,
     ) -> None:
+        """`acting` is the context in which an exchange takes place; see `Acting`."""
+        self._acting = acting
         self._communicator = communicator
         self._channels = channels
         self._master = master
@@ -108,6 +118,8 @@ class ActiveSide:
         with self._progress:
             try:
                 self._progress.wait_for(self._poll_idle, "an exchange of parameters")
+            except ViewChanging:
+                return None  # it is dropped
             except Exception:
                 self._has_told = True
                 raise
@@ -116,7 +128,12 @@ class ActiveSide:
 
     def check(self) -> None:
         """Raise what the thread failed with, if it did."""
-        self._thread.check()
+        with suppress(ViewChanging):
+            self._thread.check()
+
+    def stop(self) -> None:
+        """Take no more orders: this view is over."""
+        self._orders.put(None)
 
     def finish(self, passives: Sequence[int]) -> None:
         """End the thread, then tell every passive worker that no request of this one follows."""
@@ -133,7 +150,8 @@ class ActiveSide:
 
     def _work(self) -> None:
         while (passive := self._orders.get()) is not None:
-            done = self._exchange_with(passive)
+            with self._acting():
+                done = self._exchange_with(passive)
             with self._progress:
                 self._last, self._is_busy = done, False
                 self._progress.advance()
@@ -167,8 +185,11 @@ class PassiveSide:
         master: MasterCopy,
         actives: Sequence[int],
         deadline_s: float,
+        acting: Acting = nullcontext,
+        epoch: int | None = None,
     ) -> None:
-        """`actives` are the active workers of the job."""
+        """`actives` are the active workers, in the view of `epoch`; see `Acting`."""
+        self._acting, self._epoch = acting, epoch
         self._communicator = communicator
         self._channels = channels
         self._master = master
@@ -193,8 +214,16 @@ class PassiveSide:
 
     def check(self) -> None:
         """Raise what the threads failed with, if they did."""
+        with suppress(ViewChanging):
+            self._check()
+
+    def _check(self) -> None:
         self._listener.check()
         self._server.check()
+
+    def stop(self) -> None:
+        """Answer no more: this view is over."""
+        self._waiting.put(None)
 
     def finish(self) -> None:
         """Serve until every active worker has said goodbye.
@@ -207,14 +236,17 @@ class PassiveSide:
         self._server.join(self._deadline_s)
 
     def _poll_ended(self) -> bool | None:
-        self.check()
+        self._check()
         return True if self._has_ended else None
 
     def _listen(self) -> None:
         word = _word(0)
         while self._remaining:
             source = self._communicator.receive_any(
-                word, channel=self._channels.requests, senders=tuple(self._remaining)
+                word,
+                channel=self._channels.requests,
+                senders=tuple(self._remaining),
+                epoch=self._epoch,
             )
             if int(word) == Request.GOODBYE:
                 self._remaining.discard(source)
@@ -235,7 +267,9 @@ class PassiveSide:
     def _serve(self) -> None:
         while (request := self._waiting.get()) is not None:
             active, arrived_ns = request
-            self._exchange_with(active, time.monotonic_ns() - arrived_ns if arrived_ns else 0)
+            with self._acting():
+                queued_ns = time.monotonic_ns() - arrived_ns if arrived_ns else 0
+                self._exchange_with(active, queued_ns)
             with self._progress:
                 self.num_served += 1
                 self._progress.advance()

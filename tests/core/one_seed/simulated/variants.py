@@ -18,6 +18,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ds-sync, next-forward": {"sync": "ds-sync", "overlap": "next-forward"},
     "ripples, next-forward": {"sync": "ripples", "overlap": "next-forward"},
     "ds-sync, next-steps": {"sync": "ds-sync", "overlap": "next-steps"},
+    "ad-psgd": {"sync": "ad-psgd"},
     "ps-bsp": {"sync": "ps-bsp"},
     "ps-ssp": {"sync": "ps-ssp"},
     "ps-asp": {"sync": "ps-asp"},

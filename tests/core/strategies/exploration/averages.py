@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from exploration.history import Event, History, Running, Worker
 from shoal.groups import GeneratorConfig, GroupGenerator
-from shoal.strategies.acts import CHANGED, AskGroup, AwaitGoodbyes, Group, Pair
+from shoal.strategies.acts import (
+    CHANGED,
+    AnswerPairs,
+    AskGroup,
+    AwaitGoodbyes,
+    Goodbye,
+    Group,
+    Pair,
+)
 
 if TYPE_CHECKING:
     from shoal.membership import View
@@ -92,6 +100,9 @@ class PairsHistory(History):
     """Pairs: an active worker asks, a passive one answers in the order of arrival."""
 
     def begin(self, worker: Worker, name: str, running: Running) -> None:
+        if isinstance(running.pending, AwaitGoodbyes):
+            active = worker.course._members(active=True)
+            running.asked = [("goodbye", worker.epoch, rank) for rank in active]
         if isinstance(running.pending, Pair):
             self.met["pair", worker.epoch, worker.rank] = {}
             queue = self.met["queue", worker.epoch, running.pending.peer]
@@ -106,8 +117,7 @@ class PairsHistory(History):
                 is_met = self.met["pair", worker.epoch, worker.rank].get(act.peer)
                 return [("go_on", worker, name, None)] if is_met else []
             case AwaitGoodbyes():
-                active = [rank for place, rank in enumerate(members) if place % 2]
-                over = all((worker.epoch, rank) in self.told for rank in active)
+                over = all(self.met[each] for each in running.asked)
                 return [("go_on", worker, name, None)] if over else []
         return self.events_of_waiting(worker, name, act)
 
@@ -117,7 +127,8 @@ class PairsHistory(History):
             queue = self.met["queue", worker.epoch, worker.rank]
             answered = self.met["answered", worker.epoch, worker.rank]
             is_here = worker.is_alive and not worker.is_frozen and not worker.has_left
-            if is_here and not worker.is_done and len(queue) > len(answered):
+            answers = self.met["answers", worker.epoch, worker.rank]
+            if is_here and answers and not worker.is_done and len(queue) > len(answered):
                 found.append(("answer", worker))
         return found
 
@@ -129,11 +140,18 @@ class PairsHistory(History):
         self.met["pair", worker.epoch, asked][worker.rank] = True
 
     def said(self, worker: Worker, act: Any) -> None:
-        self.told.add((worker.epoch, worker.rank))
+        if isinstance(act, Goodbye):
+            self.met["goodbye", worker.epoch, worker.rank][0] = True
+        elif isinstance(act, AnswerPairs):
+            self.met["answers", worker.epoch, worker.rank][0] = True
 
-    def done(self, worker: Worker) -> None:
-        """Leave the view: who has said goodbye may have been an active half, or needed as a
-        passive one."""
-        if worker.is_well and worker.rank in self.view.members:
-            worker.has_left = True
-            self.heed(self.membership.leave(worker.rank, "done", 0))
+    def on_view(self, worker: Worker) -> None:
+        """Pair those that had steps to make when all reported; the others may have ended."""
+        reports = self.decision.reports
+        ranks = [r for r in self.view.members if r not in reports or not reports[r].is_ending]
+        if self.without == "leaving out who has ended":
+            ranks = list(self.view.members)
+        worker.course.pair(self.view, tuple(ranks))
+        beside = worker.running.get("beside")
+        if beside is not None and beside.pending is None:
+            del worker.running["beside"]  # what was to begin in a view begins in no other

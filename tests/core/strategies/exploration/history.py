@@ -37,6 +37,7 @@ WITHOUT = (
     "settling",
     "an agreed round",
     "telling who waits",
+    "leaving out who has ended",
     "the epoch of an assignment",
     "throwing half a sum away",
     "what weights hold",
@@ -172,6 +173,8 @@ class History:
         worker.running = {"main": Running(self.program(worker))}
         for act in course.begin():
             assert isinstance(act, AnswerPairs | JoinGroups)
+            if isinstance(act, AnswerPairs):
+                self.said(worker, act)
 
     def program(self, worker: Worker) -> Generator[Any, Any, None]:
         while worker.steps_left > 0:
@@ -257,7 +260,7 @@ class History:
                     self.mail.append((worker.rank, (act.fact, worker.rank)))
                 case Begin():
                     worker.running["beside"] = Running(act.acts)
-                case LeaveGroups() | Goodbye():
+                case LeaveGroups() | Goodbye() | AnswerPairs():
                     self.said(worker, act)
                 case _:
                     running.pending = act
@@ -358,7 +361,7 @@ class History:
                 self.hand_on(worker)
             return
         own_round = worker.course.report()
-        worker.course.on_view(self.view)
+        self.on_view(worker)
         if self.without == "an agreed round" and hasattr(worker.course, "_next_round"):
             worker.course._next_round = own_round
         self.installed(worker, is_fresh=False)
@@ -374,9 +377,15 @@ class History:
                 continue
             self.go_on(worker, name, CHANGED)
 
+    def on_view(self, worker: Worker) -> None:
+        """Let a course go on in the view."""
+        worker.course.on_view(self.view)
+
     def hand_on(self, worker: Worker) -> None:
         """Let a newcomer begin with what a member hands on."""
         course = self.definition.courses(Setting(self.view, seed=1))(worker.rank)
+        worker.course = course
+        self.on_view(worker)
         donors = [self.workers[rank] for rank in self.decision.reports]
         self.enter(worker, course, max([1, *(donor.steps_left for donor in donors)]))
         self.installed(worker, is_fresh=True)
