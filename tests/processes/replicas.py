@@ -42,7 +42,9 @@ def bind(
         deadline_s=deadline_s,
         stopwatch=Stopwatch(communicator.rank, ListSink()),
     )
-    return make_executor(definition, replica)
+    executor = make_executor(definition, replica)
+    executor.begin()
+    return executor
 
 
 def parameters_of(model: nn.Module) -> torch.Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.carriers import TransportCommunicator
 from shoal.errors import ViewChanging
 from shoal.train.gradient_buckets import GradientBuckets
 from thoroughness import seldom
@@ -316,3 +317,38 @@ def lose_early() -> str:
 def test_a_death_before_the_first_training_ends_the_job_at_once(run_workers: RunWorkers) -> None:
     results = run_workers(lose_early, 3, may_die=(VICTIM,), initialize=False)
     assert results == [str(VICTIM), str(VICTIM), None]
+
+
+def begin_without(victim: int) -> tuple[float, tuple[int, ...]]:
+    """Make an optimizer; the victim dies when all are about to begin alike. Return the model."""
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    model = nn.Linear(8, 4)
+    nn.init.constant_(model.weight, session.rank + 1.0)
+    if session.rank == victim:
+
+        def dying(*_arguments: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        TransportCommunicator.broadcast = dying  # type: ignore[method-assign]
+    optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model)
+    first = float(model.weight.detach().mean())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    members = session.view.members
+    shoal.shutdown()
+    return first, members
+
+
+@pytest.mark.parametrize("victim", seldom([0, VICTIM], often=[0]))
+def test_a_job_begins_without_a_worker_that_dies_as_it_does(
+    run_workers: RunWorkers, victim: int
+) -> None:
+    results = run_workers(begin_without, 4, victim, may_die=(victim,), initialize=False)
+    assert results[victim] is None, "the fault has fired"
+    living = [results[rank] for rank in range(4) if rank != victim]
+    assert len({first for first, _ in living}) == 1, "all begin with one model"
+    assert living[0][0] in (1.0, 2.0)
+    assert all(victim not in members for _, members in living)

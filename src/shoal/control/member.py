@@ -91,6 +91,9 @@ class Member:
         """Guards the view, and what participants change as they go from act to act."""
         self.is_ready = is_fixed
         """Whether all have opened what they go on over; until then the job needs all of them."""
+        self.has_model = is_fixed
+        """Whether it has what others go on from; else it comes into the next view as newcomers do.
+        Changes only while `changed` is held."""
         self.decision = Decision(view, (), dict.fromkeys(view.members, Report()))
         """What the view has been decided with."""
         self._failure: ShoalError | None = None
@@ -151,10 +154,16 @@ class Member:
         """Return whether `view` is the present one, and not about to change."""
         return not self.is_fenced and self.view.epoch == view.epoch
 
-    def enter(self, training: str, participant: Participant) -> None:
-        """Let `participant` take part in changes, under a name that is the same on all members."""
+    def enter(self, training: str, participant: Participant, epoch: int = 0) -> None:
+        """Let `participant` take part in changes, under a name that is the same on all members.
+
+        `epoch` is that of the view in which it has been made.
+        """
         with self.changed:
             self._participants[training] = participant
+            if self.view.epoch != epoch:
+                decision = self.decision
+                participant.install(decision.view_of(training), decision.rounds_of(training))
 
     def keep(self, bookkeeper: Bookkeeper) -> None:
         """Let `bookkeeper` hear of every decision from now on, and have a say before."""
@@ -190,6 +199,7 @@ class Member:
                 self.fail(_too_early(proposal))
             self._proposal, self._decision = proposal, None
             self.fence(proposal)
+            self.is_newcomer |= not self.has_model
             if self.is_newcomer:
                 return None
             there = self._participants.values()
@@ -304,8 +314,8 @@ class Member:
 def _too_early(proposal: Proposal) -> WorkerLost:
     lost = proposal.changes[-1]
     message = (
-        f"{lost.reason} That was before all workers had made their first DistributedOptimizer, and"
-        " until then the job needs all of them: start it again."
+        f"{lost.reason} That was before all workers had begun to make their first"
+        " DistributedOptimizer, and until then the job needs all of them: start it again."
     )
     return WorkerLost(message, lost.rank)
 

@@ -41,8 +41,8 @@ def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> lis
     return lines
 
 
-def broadcast_buffers(model: nn.Module, communicator: Communicator) -> None:
-    """Replace every worker's buffers by rank 0's; collective. All have them in the same shapes.
+def broadcast_buffers(model: nn.Module, communicator: Communicator, source: int) -> None:
+    """Replace every worker's buffers by those of `source`; collective. All have the same shapes.
 
     Parameters that are not averaged likewise.
     """
@@ -53,8 +53,8 @@ def broadcast_buffers(model: nn.Module, communicator: Communicator) -> None:
     with torch.no_grad():
         own = [bytes_of(each) for each in buffers]
         message = torch.cat(own)
-        communicator.broadcast(message, 0)
+        communicator.broadcast(message, source)
         parts = message.split([len(each) for each in own])
         for buffer, mine, told in zip(buffers, own, parts, strict=True):
-            if not torch.equal(mine, told):  # those of rank 0 are left as they are
+            if not torch.equal(mine, told):  # those of the source are left as they are
                 buffer.copy_(told.clone().view(buffer.dtype).view(buffer.shape))

@@ -30,7 +30,4 @@ def make_executor(definition: AbstractDefinition, replica: Replica) -> AbstractE
 
     Raises `UsageError` for a model or an optimizer that it cannot work with.
     """
-    executor = _EXECUTORS[definition.family](definition, replica)
-    if not replica.member.is_newcomer:  # one goes on from what the others give it first
-        executor.begin()
-    return executor
+    return _EXECUTORS[definition.family](definition, replica)

@@ -154,7 +154,7 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
             steps = _load(replica, executor, put_together(skeleton, tensors))
             with member.changed:
                 if member.is_in(decision.view):
-                    member.is_newcomer = False
+                    member.is_newcomer, member.has_model = False, True
                     return steps
 
 

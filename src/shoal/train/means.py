@@ -69,7 +69,8 @@ class MeansExecutor(AbstractExecutor):
         self._awaited: AwaitedPieces | None = None
         self._early: EarlyMeans | None = None
         self._groups: GroupRequests | None = None
-        self._came_later = replica.member.is_newcomer
+        self._has_met = replica.member.is_newcomer
+        """Whether it does not wait, before it asks for groups, until all have joined them."""
         self._awaited_batches = (0, -1)
         """The batches taken before the mean under way began, and the epoch of its view."""
         if definition.average_state:
@@ -122,7 +123,8 @@ class MeansExecutor(AbstractExecutor):
     def _join_groups(self, act: JoinGroups) -> None:
         if self._groups is None:
             self._groups = GroupRequests(self.replica, act.config)
-        if not self._came_later:
+        if not self._has_met:
+            self._has_met = True  # in another view some may have met already, and do not come
             self._groups.meet()
 
     def update(self) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, in_profile
-from shoal.errors import UsageError
+from shoal.errors import UsageError, ViewChanging
 from shoal.session import current_session, leave
 from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
 from shoal.train.agreement import Agreement
@@ -153,8 +153,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             _agree(session, name, strategy, given, fingerprint_model(model, optimizer), samples)
             loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
-            is_newcomer = session.member.is_newcomer
-            self.flat = _begin_alike(model, None if is_newcomer else self._communicator)
+            came_later = session.member.is_newcomer
+            self.flat = _begin(session, model, self._communicator)
             self.replica = Replica(
                 model=model,
                 optimizer=optimizer,
@@ -174,9 +174,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 samples=samples,
             )
             self._synchronizer = make_executor(strategy, self.replica)
-            session.member.enter(name, self._synchronizer)
-            self.stopwatch.step = self._num_steps = (
-                _join(session, self.replica, self._synchronizer) if is_newcomer else loaded
+            self.stopwatch.step = self._num_steps = _enter(
+                session, self.replica, self._synchronizer, loaded, came_later=came_later
             )
             if samples is not None:
                 samples.start()
@@ -459,23 +458,57 @@ def _samples(session: Session, training: str, strategy: AbstractDefinition) -> S
     return sampler.begin(session, training, strategy)
 
 
-def _join(session: Session, replica: Replica, executor: AbstractExecutor) -> int:
-    """Let a newcomer become a member that goes on where others are; return their steps."""
-    session.become_member(replica.session)
-    replica.stopwatch.step = take_over(replica, executor)
-    executor.begin()
-    return replica.stopwatch.step
+def _enter(
+    session: Session,
+    replica: Replica,
+    executor: AbstractExecutor,
+    loaded: int,
+    *,
+    came_later: bool,
+) -> int:
+    """Let a training begin, after `loaded` steps; a newcomer goes on where the others are.
 
-
-def _begin_alike(model: nn.Module, communicator: Communicator | None) -> FlatParameters:
-    """Return the flat tensors of `model`, which becomes rank 0's on every worker; collective.
-
-    Without a communicator it stays as it is.
+    One that `came_later` becomes a member before. Return how many steps it has behind it.
     """
-    if communicator is None:
+    member = session.member
+    member.enter(replica.session, executor, executor.view.epoch)
+    if member.is_newcomer:
+        if came_later:
+            session.become_member(replica.session)
+        replica.stopwatch.step = loaded = take_over(replica, executor)
+    executor.begin()
+    return loaded
+
+
+def _begin(session: Session, model: nn.Module, communicator: Communicator) -> FlatParameters:
+    """Return the flat tensors of `model`, which all members begin with alike; collective.
+
+    Whoever still makes the job's first ones when the view changes gets what others go on from, as
+    newcomers do. If nobody has them, all that are left begin anew.
+    """
+    member = session.member
+    if member.is_newcomer:
         return FlatParameters(model)
-    broadcast_buffers(model, communicator)
+    if member.has_model:
+        return _begin_alike(model, communicator, member.view.members[0])
+    while True:
+        view = member.settled_view()
+        with member.changed:
+            if member.is_newcomer and member.decision.reports:
+                return FlatParameters(model)
+            member.is_newcomer = False
+        with suppress(ViewChanging), member.acting_in(view):
+            flat = _begin_alike(model, communicator, view.members[0])
+            with member.changed:
+                if member.is_in(view):
+                    member.has_model = True
+                    return flat
+
+
+def _begin_alike(model: nn.Module, communicator: Communicator, source: int) -> FlatParameters:
+    """Return the flat tensors of `model`, which becomes that of `source` on every worker."""
+    broadcast_buffers(model, communicator, source)
     flat = FlatParameters(model)
     for buffer in flat.buffers:
-        communicator.broadcast(buffer, 0)
+        communicator.broadcast(buffer, source)
     return flat

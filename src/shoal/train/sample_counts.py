@@ -159,6 +159,9 @@ class SampleCounts:
         """Go on in the view that is decided; see `Bookkeeper`."""
         if self._own is None or decision.view.epoch <= self._own.view:
             return
+        if self.rank in decision.newcomers:  # it gets what others have
+            self._own = None
+            return
         said = {rank: self._said(report) for rank, report in decision.reports.items()}
         try:
             self._own.go_on(decision.view.epoch, decision.view.members, said)

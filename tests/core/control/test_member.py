@@ -37,7 +37,7 @@ class Training:
 
 def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
     member = Member(OLD, deadline_s, GoingOn())
-    member.is_ready = True
+    member.is_ready = member.has_model = True
     member.fence = lambda proposal: log.append(("fence", proposal.number))
     member.unfence = lambda decision: log.append(("unfence", decision.view.epoch))
     member.enter("run", Training(log))
@@ -108,7 +108,7 @@ def test_a_new_proposal_takes_the_place_of_a_decision_that_is_not_installed() ->
 
 def patient_member(patience_s: float) -> Member:
     member = Member(OLD, 20.0, GoingOn(3, patience_s))
-    member.is_ready = True
+    member.is_ready = member.has_model = True
     return member
 
 
@@ -171,7 +171,7 @@ def test_a_report_is_of_all_trainings(
     ending: tuple[bool, bool], ended: tuple[bool, bool], report: Report
 ) -> None:
     member = Member(OLD, 20.0, GoingOn())
-    member.is_ready = True
+    member.is_ready = member.has_model = True
     for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
         training = Training([], number)
         training.is_ending, training.has_ended = each, over

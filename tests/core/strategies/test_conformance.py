@@ -65,6 +65,7 @@ class Real:
     def _work(self, rank: int) -> None:
         replica = replica_of(self.job, rank)
         executor = make_executor(self.definition, replica)  # type: ignore[arg-type]  # stands for one
+        executor.begin()
         self.communicators[rank] = replica.communicator
         self.models[rank] = replica.model
         data = torch.randn(max(self.steps), 4, 3, generator=torch.Generator().manual_seed(rank))

@@ -214,7 +214,8 @@ class ServersExecutor(AbstractExecutor):
             self._early.remove()
         for hook in self._on_load:
             hook.remove()
-        self.replica.counters.update(self._serving.close())
+        self.replica.counters.update(self._serving.host.counters())
+        self._serving.close()
 
     def _leave(self) -> None:
         """Carry out the end of the course in one view, and serve until all have left."""

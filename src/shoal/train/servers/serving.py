@@ -187,11 +187,9 @@ class Serving:
         """Serve the model's weights as they are now."""
         self.host.load_weights(self._replica.flat.buffers)
 
-    def close(self) -> dict[str, float]:
-        """Free the shards, which have been served; return what they have counted."""
-        counters = self.host.counters()
-        self._held, self._copies, self._host = {}, {}, None
-        return counters
+    def close(self) -> None:
+        """Keep no copies for others any more. Its own shards stay, for a checkpoint."""
+        self._copies = {}
 
 
 def _layout(

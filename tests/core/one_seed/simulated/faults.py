@@ -41,7 +41,7 @@ class Faults:
         """Return what is to strike: after which step of anybody's, in which order."""
         count = self.job.random.choice((0, 1, 1, 2, 2, 3))
         last = self.job.num_steps
-        steps = [*range(1, last + 1), *[last] * (last // 2)]  # much is agreed on at the end
+        steps = [*range(last + 1), *[last] * (last // 2)]  # much is agreed on at the end
         return [
             (self.job.random.choice(steps), place, self.job.random.choice(FAULTS))
             for place in range(count)
@@ -77,8 +77,8 @@ class Faults:
 
         Newcomers that are not members yet count for nobody.
         """
-        rest = [each for each in self._well if each not in workers and each.steps]
-        if not rest or not all(each.steps or each.is_newcomer for each in self._well):
+        rest = [each for each in self._well if each not in workers and _is_member(each)]
+        if not rest or not all(_is_member(each) or each.is_newcomer for each in self._well):
             return False
         silent = {each.rank for each in self.job.workers if each.is_silent}
         if silently:
@@ -189,8 +189,8 @@ class Faults:
         serving = self._serving()
         if serving is None or serving.host.is_cut_off or not serving.runs:
             return None
-        if not all(each.steps or each.is_newcomer for each in self._well):
-            return None  # before all have made their optimizer a job needs all it began with
+        if not all(_is_member(each) or each.is_newcomer for each in self._well):
+            return None  # before all have opened their transport a job needs all it began with
         return serving if self._has_successor() else None
 
     def _join_in(self) -> bool:
@@ -242,3 +242,9 @@ class Faults:
         return len(endpoint) == 1
 
     # ---- one history -----------------------------------------------------------------------------
+
+
+def _is_member(worker: Worker) -> bool:
+    """Return whether a worker goes on if others are lost: it has opened its transport."""
+    session = worker.process.session
+    return session is not None and session.member.is_ready and not session.member.is_newcomer

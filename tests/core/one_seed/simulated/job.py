@@ -132,6 +132,7 @@ class Job:
             sampler = shoal.ElasticSampler(range(SAMPLES), session, global_batch=GLOBAL_BATCH)
         rate, momentum = (1.0, 0.0) if self.samples else (0.05, 0.5)
         inner = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+        self.faults.strike(0)
         optimizer = shoal.DistributedOptimizer(
             inner, model, self.sync, check_every=3, **self.options
         )
