@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,9 +23,11 @@ from shoal.cli.options import (
 from shoal.report import output_console
 from shoal.scenario import slow_words
 from shoal.strategies import STRATEGIES
+from shoal.watch import watch_address
 
 if TYPE_CHECKING:
     from shoal.jobs import RunOutcome, RunSpec
+    from shoal.watch import WatchAddress
 
 ComputeOption = Annotated[
     float | None,
@@ -124,6 +127,13 @@ MetricsOption = Annotated[
         help="Serve the transport's metrics to Prometheus, those of rank r on port PORT + r.",
     ),
 ]
+WatchOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Show the job in a browser, at this port of this machine; default: SHOAL_WATCH.",
+    ),
+]
 HostOption = Annotated[
     int | None, typer.Option(help="Form groups as if this many workers shared a host.")
 ]
@@ -160,6 +170,7 @@ def train(
     json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
     metrics_port: MetricsOption = None,
+    watch: WatchOption = None,
 ) -> None:
     """Train a real model with worker processes on this machine."""
     from shoal.jobs import RunSpec
@@ -207,11 +218,13 @@ def train(
         is_traced=trace is not None,
     )
     spec.validate()
-    outcome = _run(spec, deadline, control_port)
+    outcome = _run(spec, deadline, control_port, watch_address(watch, os.environ))
     _write(outcome, json, trace)
 
 
-def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
+def _run(
+    spec: RunSpec, deadline: float, control_port: int, watch: WatchAddress | None
+) -> RunOutcome:
     """Run `spec` in a pool of its own, showing it on standard error."""
     from shoal.jobs import WorkerPool, run_spec
     from shoal.workloads import load_dataset, make_model, metric_name
@@ -225,6 +238,7 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
         deadline_s=deadline,
         control_port=control_port,
         uses_transport=spec.transport == "shoal",
+        watch=watch,
     ) as pool:
         with console.status("starting workers"):
             pool.start()

@@ -25,6 +25,7 @@ from shoal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     from shoal.control.message_handler import MessageHandler
+    from shoal.watch import PageServer
 
 _STDIN = 0
 _CLOSE_S = 5.0
@@ -62,24 +63,43 @@ def _service(orders: Orders) -> ControlService:
     def leave_word() -> None:
         leave_note({VARIABLE: orders.note}, _note(service, orders))
 
-    def leave_word_if_possible() -> None:
-        try:
-            leave_word()
-        except ResourceError as error:
-            sys.stderr.write(f"shoal: {error}\n")
+    def show() -> None:
+        if orders.watch is not None:
+            from shoal.watch import PageServer
+
+            service.page = PageServer(orders.watch)
+            sys.stderr.write(f"shoal: {_shown_at(service.page)}\n")
+
+    def go_on_as_possible() -> None:
+        for step in (leave_word, show):
+            try:
+                step()
+            except ResourceError as error:
+                sys.stderr.write(f"shoal: {error}\n")
 
     if orders.view is None:
-        handler = Standby(terms, orders.keeper, orders.num_finished, leave_word_if_possible)
+        handler = Standby(terms, orders.keeper, orders.num_finished, go_on_as_possible)
     else:
         handler = ControlHandler(terms.membership(orders.view), terms, time.monotonic_ns())
     service = ControlService(key, handler, terms, host=orders.host, port=orders.port)
     if orders.view is not None:
         try:
             leave_word()
+            show()
         except ResourceError:
             service.close()
             raise
     return service
+
+
+def _shown_at(page: PageServer) -> str:
+    """Return where the job is shown, in words, and who else can see it there."""
+    if page.address.is_loopback:
+        return f"this job is shown at {page.url}"
+    return (
+        f"this job is shown at {page.url}, to anybody who can reach this machine there: no key is"
+        " asked for. Without a host, watch=':8265', only this machine can look."
+    )
 
 
 def _note(service: ControlService, orders: Orders) -> bytes:

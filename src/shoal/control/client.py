@@ -25,6 +25,7 @@ from shoal.control.messages import (
     Join,
     Leave,
     Prepared,
+    Sampled,
     Standing,
 )
 from shoal.control.questions import Questions, Whereabouts
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from shoal.control.member import Member
     from shoal.control.messages import Request, StandBy
     from shoal.groups import GeneratorConfig
+    from shoal.watch import WorkerSample
 
 _CLOSING_S = 2.0
 _MAX_REASON = 1500
@@ -246,6 +248,13 @@ class ControlClient:
     def note_progress(self) -> None:
         """Let the next heartbeat say that this worker has got on: it is not stuck."""
         self._watcher.progress += 1
+
+    def tell_sample(self, sample: WorkerSample) -> bool:
+        """Let whoever looks at the job see how this worker's training goes; wait for nothing.
+
+        Return whether there was room for it.
+        """
+        return self._watcher.tell(Sampled(self.rank, sample))
 
     def stuck_workers(self, seconds: float) -> list[int]:
         """Return the workers that are alive and have not got on for `seconds`."""

@@ -133,6 +133,11 @@ class GroupRun:
             generator=self._generator.dump(),
         )
 
+    def requests_by_rank(self) -> dict[int, int]:
+        """Return how often each worker that is in has asked for a group."""
+        asked = self._generator.counters.requests_by_rank
+        return {rank: asked.get(rank, 0) for rank in self._joined}
+
     def _check(self, identity: bytes, rank: int) -> None:
         if self._joined.get(rank) != identity:
             raise Refusal(

@@ -59,6 +59,14 @@ class MessageHandler(ABC):
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         """Act on one message. Raises `Refusal`."""
 
+    def show(self, now_ns: int, date_s: float) -> bytes:
+        """Return what is known of the job, as a `Snapshot` in JSON; nothing if that is nothing.
+
+        Now it is `date_s` seconds since 1970.
+        """
+        del now_ns, date_s
+        return b""
+
     def next(self) -> MessageHandler:
         """Return the handler of what comes from now on: this one, or that which it has become."""
         return self

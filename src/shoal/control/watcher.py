@@ -69,6 +69,8 @@ _TAKEN_S = 6.0
 _TAKEN_PAUSE_S = 0.1
 _HELD_S = 0.005
 """How long a change of the view waits at a time for a training thread that holds it up."""
+_MOST_TIDINGS = 16
+"""The messages without an answer that wait at most: of who hears late, the latest are of no use."""
 _WAKE_ADDRESS = "inproc://watcher"
 
 
@@ -134,6 +136,8 @@ class Watcher:
         self._listener, self._member = listener, member
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
+        self._tidings: deque[Request] = deque()
+        """What is sent without an answer, if there is room."""
         self._application: Apply | None = None
         self._waking = threading.Lock()
         self._has_ended = False
@@ -187,6 +191,15 @@ class Watcher:
         if threading.current_thread() is not self._thread:
             posted.answered.wait(deadline_s)
         return posted.is_confirmed
+
+    def tell(self, message: Request) -> bool:
+        """Send `message`, which is not answered, from any thread; return whether there is room."""
+        with self._waking:
+            if self._has_ended or len(self._tidings) >= _MOST_TIDINGS:
+                return False
+            self._tidings.append(message)
+            self._wake_out.send(b"")
+        return True
 
     def stop(self, deadline_s: float, *, is_finished: bool = True) -> None:
         """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
@@ -264,6 +277,7 @@ class Watcher:
                 wait_s = 0.0 if self._changes else self._line.wait_s
                 self._act_on(self._line.receive(wait_s))
                 self._change_view()
+                self._send_tidings()
                 self._send_posted()
                 if not self._has_said_goodbye:  # a heartbeat after it would be a return to life
                     self._line.keep_up(self.rank, self.progress)
@@ -384,6 +398,13 @@ class Watcher:
             self._has_said_goodbye |= is_goodbye
             if is_goodbye and self._reserve is not None:
                 self._reserve.connection.send(posted.message)
+
+    def _send_tidings(self) -> None:
+        """Send what is not answered, as long as somebody serves who can take it."""
+        with suppress(zmq.Again):  # its queue is full: what is left waits, and the next is dropped
+            while self._tidings and self._is_served and not self._has_said_goodbye:
+                self._line.connection.send(self._tidings[0])
+                self._tidings.popleft()
 
     def _act_on(self, reply: Reply | None) -> None:
         match reply:

@@ -92,6 +92,7 @@ class _Loop:
         self.padding.leave_out(waited_ns / NANOSECONDS_PER_SECOND)
         loss.backward()
         stopwatch.add(SpanKind.COMPUTE, begin_ns + waited_ns, self.padding.compute_end_ns)
+        self.optimizer.tell_loss(loss)
         self.optimizer.step()
         if self.decay is not None:
             self.decay.step()

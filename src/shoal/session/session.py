@@ -61,6 +61,7 @@ from shoal.session.next_training import NextTraining
 from shoal.session.services import Services
 from shoal.session.uncaught import UncaughtReporter
 from shoal.session.ways import Ways, close_aside, open_apart
+from shoal.watch import watch_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from shoal.control import ControlFacts, RunningJob
     from shoal.membership import Decision, Proposal
     from shoal.session.engine_share import EngineShare
+    from shoal.watch import WatchAddress
     from shoal.wire import UdpEngine
 
 _log = logging.getLogger(__name__)
@@ -370,6 +372,7 @@ def init(
     min_workers: int | None = None,
     patience_s: float | None = None,
     quorum: str = GoingOn().quorum.value,
+    watch: str | int | None = None,
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
@@ -384,12 +387,15 @@ def init(
     it, a loss ends the job for all. A process that calls this while such a job runs, at
     MASTER_ADDR or where SHOAL_JOB says, joins that. `quorum` says which part of it goes on when
     some cannot be reached that may be well: "majority", or "any", so that several parts may.
+    `watch` (default: SHOAL_WATCH) is where the control plane's machine shows the job to browsers,
+    such as ":8265"; without a host only that machine can look.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
     be had.
     """
     deadline_s = checked_deadline(deadline_s, control_port)
+    shown_at = watch_address(watch, os.environ)
     _check_none_is_open()
     is_ours = not dist.is_initialized()
     job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
@@ -408,7 +414,7 @@ def init(
     else:
         show_log(dist.get_rank())
     if running is not None:
-        services = Services(running.key, is_key_given=job_key is not None)
+        services = Services(running.key, is_key_given=job_key is not None, watch=shown_at)
         session = _join_running(running, deadline_s, going_on, services)
     else:
         wanted = wanted_address(os.environ) or (os.environ.get("MASTER_ADDR", "127.0.0.1"), 0)
@@ -419,6 +425,7 @@ def init(
             control_port=control_port or wanted[1],
             shares_group=not is_ours,
             going_on=going_on,
+            watch=shown_at,
         )
         session.owns_default_group = is_ours
     _uncaught.install()
@@ -434,6 +441,7 @@ def start_session(
     control_port: int = 0,
     shares_group: bool = False,
     going_on: GoingOn | None = None,
+    watch: WatchAddress | None = None,
 ) -> Session:
     """Make this process's session on an initialized torch.distributed. See `init`.
 
@@ -474,9 +482,10 @@ def start_session(
         port=control_port,
         going_on=going_on,
         is_key_given=job_key is not None,
+        watch=watch,
     )
-    services = Services(meeting.key, is_key_given=job_key is not None, first=service)
-
+    is_given = job_key is not None
+    services = Services(meeting.key, is_key_given=is_given, first=service, watch=watch)
     try:
         control = ControlClient(
             find_control(meeting, deadline_s),
@@ -494,15 +503,10 @@ def start_session(
         control.after_move = lambda: leave_word_again(
             meeting, control.endpoint, deadline_s, is_key_given=job_key is not None
         )
-    is_elastic = going_on is not None
     parts = meeting, communicator, control, member, deadline_s, services, group
-    session = _current = Session(*parts, is_elastic=is_elastic)
-    _log.info(
-        "joined %d workers as one of host %d; the control plane is at %s",
-        session.world_size,
-        session.host,
-        control.endpoint,
-    )
+    session = _current = Session(*parts, is_elastic=going_on is not None)
+    where = session.world_size, session.host, control.endpoint
+    _log.info("joined %d workers as one of host %d; the control plane is at %s", *where)
     return session
 
 

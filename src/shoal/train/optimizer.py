@@ -29,6 +29,7 @@ from shoal.train.flat_parameters import FlatParameters
 from shoal.train.handing_on import take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
+from shoal.train.step_samples import StepSampler
 from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 from shoal.watch import Remark, remarks
@@ -185,6 +186,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
+        self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
         self._remark_log = RemarkLog(name, self.remarks)
         is_compared = strategy.family is Family.SUMS
         self._alike_check = AlikeCheck(
@@ -239,6 +241,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         stats = self.transport_stats()
         return (*(() if stats is None else remarks(stats)), *self._synchronizer.remarks())
 
+    def tell_loss(self, loss: float | Tensor) -> None:
+        """Let whoever looks at the job see the loss of this worker's step: a number or a tensor.
+
+        It is read about once a second, so that nothing waits for a GPU in between. A `closure`
+        that `step` is given tells it by what it returns. Raises `UsageError` for more than one
+        number.
+        """
+        self._samples.tell_loss(loss)
+
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
@@ -284,6 +295,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._training.is_averaged = False
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
+        if loss is not None:
+            self._samples.tell_loss(loss)
+        self._samples.end_step(self._num_steps)
         with self._endings.noting():
             self._alike_check.look(self._num_steps)
         self._remark_log.look()

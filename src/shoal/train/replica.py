@@ -44,6 +44,9 @@ class Stopwatch:
         self.step = 0
         self.sink: TraceSink = NullSink() if sink is None else checked_sink(sink)
         self.total_ns = dict.fromkeys(SpanKind, 0)
+        self.group: tuple[int, ...] = ()
+        """The members of the last group, of which `reason` says why."""
+        self.reason = ""
 
     @contextmanager
     def span(
@@ -67,6 +70,8 @@ class Stopwatch:
     ) -> None:
         """Account a stretch that was timed elsewhere."""
         self.total_ns[kind] += end_ns - start_ns
+        if members:
+            self.group, self.reason = members, reason
         self.sink.record(
             Span(kind, self.rank, self.step, start_ns, end_ns - start_ns, members, reason)
         )

@@ -1,0 +1,206 @@
+"""Which link is slow, long or loses packets, from what came over each of them. Pure.
+
+A link leads from a sender to a receiver, and the receiver tells of it. If all that a worker sends
+stands out, that worker is named and no link; the same of all that it receives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from shoal.watch.verdict import Kind, Verdict, in_ms, quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from shoal.watch.own_times import Worker
+    from shoal.watch.worker_sample import LinkSample
+
+LEAST_LOST: Final = 0.0005
+"""The share of lost packets from which on a link may be called lossy."""
+LEAST_MISSING: Final = 8
+"""The lost packets without which a share may be chance."""
+LEAST_MOVING: Final = 0.05
+"""The share of the time in which messages must come over a link for its speed to matter."""
+LEAST_BYTES: Final = 100_000
+"""What must have come over a link for its speed to be known."""
+TIMES: Final = {"lossy link": 3.0, "slow link": 2.0, "long way": 3.0}
+"""Times the usual figure that one must be to stand out."""
+LEAST_LONGER_S: Final = 0.003
+"""The seconds by which a round trip must be longer than the usual one."""
+_USUAL: Final = 0.3
+"""The share of links that lie below the usual figure: more than half of all may lead to or from one
+worker, where there are three."""
+
+Link = tuple[int, int]
+"""The sender and the receiver."""
+Place = tuple[int | None, int | None]
+"""A link, or all links from one worker (to None) or to one (from None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What came over one link in the samples that are looked at."""
+
+    known: int
+    missing: int
+    placed_bytes: int
+    moving_s: float
+    seconds: float
+    num_steps: int
+    round_trip_s: float
+    """The shortest that was seen; 0 if none is known."""
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the packets that did not come."""
+        return min(1.0, self.missing / self.known) if self.known else 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Payload for each second in which messages came; 0 if that is not known."""
+        known = self.moving_s > 0 and self.placed_bytes >= LEAST_BYTES
+        return self.placed_bytes / self.moving_s if known else 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its speed matters."""
+        return self.moving_s > LEAST_MOVING * self.seconds
+
+
+def ways_of(workers: Mapping[int, Worker]) -> dict[Link, Way]:
+    """Return what came over each link between `workers`."""
+    ways = {}
+    for rank, worker in workers.items():
+        seen: dict[int, list[LinkSample]] = {}
+        for sample in worker.samples:
+            for link in sample.links:
+                seen.setdefault(link.peer, []).append(link)
+        for peer in sorted(seen.keys() & workers.keys()):
+            ways[peer, rank] = _way(worker, seen[peer])
+    return ways
+
+
+def _way(worker: Worker, seen: Sequence[LinkSample]) -> Way:
+    return Way(
+        known=sum(link.known_packets for link in seen),
+        missing=sum(link.missing_packets for link in seen),
+        placed_bytes=sum(link.placed_bytes for link in seen),
+        moving_s=sum(link.moving_s for link in seen),
+        seconds=sum(sample.seconds for sample in worker.samples),
+        num_steps=sum(sample.num_steps for sample in worker.samples),
+        round_trip_s=min((x.round_trip_s for x in seen if x.round_trip_s > 0), default=0.0),
+    )
+
+
+def conspicuous_links(workers: Mapping[int, Worker], hosts: Mapping[int, int]) -> list[Verdict]:
+    """Return what stands out of the links between `workers`, each kind by itself.
+
+    Links within a host are other ones: they count only if there is one host alone.
+    """
+    ways = ways_of(workers)
+    apart = {link: way for link, way in ways.items() if hosts.get(link[0]) != hosts.get(link[1])}
+    ways = apart or ways
+    return [*_lossy(ways), *_slow(ways, workers), *_long(ways)]
+
+
+def _lossy(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
+    lost = {link: way.lost_share for link, way in ways.items() if way.known}
+    enough = {link for link, way in ways.items() if way.missing >= LEAST_MISSING}
+    for place, found, usual in _standing_out("lossy link", lost, LEAST_LOST, enough.__contains__):
+        yield _verdict("lossy link", place, f"loses {found:.2%} of its packets", found, usual)
+    known, missing = sum(w.known for w in ways.values()), sum(w.missing for w in ways.values())
+    usual = quantile(list(lost.values()), _USUAL) if lost else 0.0
+    if usual >= LEAST_LOST and missing >= LEAST_MISSING:
+        sentence = f"All links lose packets: {missing / known:.2%} of them on average."
+        yield Verdict(kind="lossy link", sentence=sentence)
+
+
+def _slow(ways: Mapping[Link, Way], workers: Mapping[int, Worker]) -> Iterable[Verdict]:
+    s_per_byte = {x: 1 / way.bytes_per_s for x, way in ways.items() if way.bytes_per_s}
+    for place, found, usual in _standing_out(
+        "slow link", s_per_byte, 0.0, lambda link: ways[link].is_busy
+    ):
+        speed, others = 1e-6 / found, 1e-6 / usual
+        cost_ms = max(
+            1000 * way.moving_s / way.num_steps * (1 - usual / found)
+            for link, way in ways.items()
+            if _is_in(link, place)
+        )
+        blocked_ms = max(each.blocked_ms for each in workers.values())
+        cost_ms = min(cost_ms, blocked_ms)
+        words = (
+            f"brings {speed:.3g} MB/s, the others {others:.3g} MB/s: that costs a step up to"
+            f" {in_ms(cost_ms)}"
+        )
+        yield _verdict("slow link", place, words, found, usual, cost_ms, tells_usual=False)
+
+
+def _long(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
+    trips = {link: way.round_trip_s for link, way in ways.items() if way.round_trip_s}
+    for place, found, usual in _standing_out("long way", trips, LEAST_LONGER_S, lambda _: True):
+        if found - usual >= LEAST_LONGER_S:
+            words = f"takes {in_ms(1000 * found)} there and back, the others {in_ms(1000 * usual)}"
+            yield _verdict("long way", place, words, found, usual, tells_usual=False)
+
+
+def _standing_out(
+    kind: Kind, values: Mapping[Link, float], least: float, counts: Callable[[Link], bool]
+) -> list[tuple[Place, float, float]]:
+    """Return each place that stands out, with its median figure and the usual one."""
+    if not values:
+        return []
+    usual = quantile(list(values.values()), _USUAL)
+    limit = max(least, TIMES[kind] * usual)
+    bad = {link for link, value in values.items() if value >= limit and counts(link)}
+    return [
+        (place, quantile([values[x] for x in bad if _is_in(x, place)], 0.5), usual)
+        for place in _places(bad, values)
+    ]
+
+
+def _places(bad: set[Link], links: Iterable[Link]) -> list[Place]:
+    """Return the bad links, with all of a worker's, if it has more than one, as one place."""
+    places: list[Place] = []
+    left = set(bad)
+    ranks = sorted({rank for link in links for rank in link})
+    for end in (0, 1):
+        for rank in ranks:
+            own = {link for link in links if link[end] == rank}
+            if len(own) > 1 and own <= bad and own & left:
+                places.append((rank, None) if end == 0 else (None, rank))
+                left -= own
+    return [*places, *sorted(left)]
+
+
+def _is_in(link: Link, place: Place) -> bool:
+    return all(there is None or here == there for here, there in zip(link, place, strict=True))
+
+
+def _verdict(
+    kind: Kind,
+    place: Place,
+    words: str,
+    found: float,
+    usual: float,
+    cost_ms: float | None = None,
+    *,
+    tells_usual: bool = True,
+) -> Verdict:
+    sender, receiver = place
+    if sender is None:
+        subject = f"What comes to rank {receiver}"
+    elif receiver is None:
+        subject = f"What rank {sender} sends"
+    else:
+        subject = f"The way from rank {sender} to rank {receiver}"
+    others = f", the others {usual:.2%}" if tells_usual else ""
+    return Verdict(
+        kind=kind,
+        sentence=f"{subject} {words}{others}.",
+        rank=receiver if sender is None else sender,
+        to=None if sender is None else receiver,
+        times=round(found / usual, 3) if usual else None,
+        cost_ms=cost_ms,
+    )
