@@ -52,6 +52,8 @@ COMMANDS: Final = {
     "launch": Command(
         "shoal.cli.launch:launch", "Run a training script as the workers of a job on this machine."
     ),
+    "watch": Command("shoal.cli.watch:watch", "Show a running job in a browser."),
+    "top": Command("shoal.cli.top:top", "Show a running job in the terminal."),
     "schedule": Command(
         "shoal.cli.schedule:schedule", "Show who meets whom in each step, and how fast that mixes."
     ),

@@ -111,6 +111,8 @@ class ControlHandler(MessageHandler):
         self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
         self._picture = Picture(ns_to_seconds(now_ns))
+        if liveness is None:
+            self._note("began", f"The job begins with {terms.size} workers.", now_ns)
         self._lost: Lost | None = None
         """Why the job is over."""
         self._outside: dict[bytes, Lost] = {}

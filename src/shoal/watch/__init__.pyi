@@ -1,3 +1,5 @@
+from shoal.watch.address import WatchAddress as WatchAddress
+from shoal.watch.address import watch_address as watch_address
 from shoal.watch.metrics import LARGEST_PORT as LARGEST_PORT
 from shoal.watch.metrics import MetricsServer as MetricsServer
 from shoal.watch.metrics import require_client as require_client
@@ -14,8 +16,6 @@ from shoal.watch.snapshot import ShownWorker as ShownWorker
 from shoal.watch.snapshot import Snapshot as Snapshot
 from shoal.watch.verdict import Verdict as Verdict
 from shoal.watch.verdict import in_ms as in_ms
-from shoal.watch.watch_address import WatchAddress as WatchAddress
-from shoal.watch.watch_address import watch_address as watch_address
 from shoal.watch.worker_sample import MOST_LINKS as MOST_LINKS
 from shoal.watch.worker_sample import MOST_MEMBERS as MOST_MEMBERS
 from shoal.watch.worker_sample import MOST_STEPS as MOST_STEPS

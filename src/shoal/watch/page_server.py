@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shoal.errors import ResourceError
-from shoal.watch.watch_address import LOOPBACK, WatchAddress
+from shoal.watch.address import LOOPBACK, WatchAddress
 
 MOST_VIEWERS: Final = 32
 """Connections that are served at once; one more is told so and closed."""
@@ -26,6 +27,8 @@ _FRESH_S: Final = 2.0
 """How long a request waits for a snapshot that is made for it."""
 _INTERVAL_S: Final = 1.0
 """The time between two snapshots."""
+_POLL_S: Final = 0.1
+"""The time between two looks whether to stop serving."""
 _PAGE: Final = Path(__file__).with_name("page.html")
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
@@ -70,7 +73,7 @@ class PageServer:
         self.address = WatchAddress(address.host, port)
         """The address at which it serves."""
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="shoal-page", daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), name="shoal-page", daemon=True
         )
         self._thread.start()
 
@@ -104,6 +107,11 @@ class PageServer:
             finally:
                 self._num_waiting -= 1
             return self.number, self._snapshot
+
+    def latest(self) -> bytes:
+        """Return a snapshot that is not old, waiting for one if need be; else the last there is."""
+        age_s = time.monotonic() - self._made_s
+        return self.next(self.number - (age_s < _INTERVAL_S), _FRESH_S)[1]
 
     @property
     def is_closed(self) -> bool:
@@ -199,8 +207,7 @@ class _Viewer(BaseHTTPRequestHandler):
         self._send("text/html; charset=utf-8", _PAGE.read_bytes())
 
     def _one(self) -> None:
-        page = self.server.page
-        _, snapshot = page.next(page.number, _FRESH_S)
+        snapshot = self.server.page.latest()
         if snapshot:
             self._send("application/json", snapshot)
         else:

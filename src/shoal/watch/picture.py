@@ -29,6 +29,8 @@ KEPT: Final = 300
 """The samples that are kept of a worker, for the curve of losses."""
 LOOKED_AT: Final = 10
 """The samples of a worker that the verdict is about: the last ones."""
+WORTH_NAMING: Final = 0.02
+"""The share of a step for which a worker must wait for another one that is named."""
 LEAST_SAMPLES: Final = 4
 """The samples of a worker without which it is not judged."""
 MOST_EVENTS: Final = 200
@@ -207,8 +209,9 @@ def _shown(
     if worker.is_lock_step and bare.rank != slowest:
         # No clock of another machine is needed for this: all begin a step when the last ends.
         behind_ms = slowest_worker.mean_ms(lambda each: each.own_s) - own_ms
-        if behind_ms > 0:
-            wait_ms, waits_for = max(wait_ms, min(behind_ms, blocked_ms)), slowest
+        wait_ms = max(wait_ms, min(behind_ms, blocked_ms))
+        if wait_ms > WORTH_NAMING * (own_ms + blocked_ms):
+            waits_for = slowest
     return msgspec.structs.replace(
         bare,
         age_s=age_s,
