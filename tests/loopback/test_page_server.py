@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +33,7 @@ def serving(*, publishes: bool = True) -> Iterator[PageServer]:
         while not ends.wait(0.01):
             if publishes and page.wants(time.monotonic()):
                 number += 1
-                page.publish(b'{"number":%d}' % number, time.monotonic())
+                page.publish(partial(bytes, b'{"number":%d}' % number), time.monotonic())
 
     keeper = threading.Thread(target=keep)
     keeper.start()
@@ -179,7 +180,7 @@ def test_who_does_not_take_what_it_is_sent_is_dropped(monkeypatch: pytest.Monkey
 
     def keep() -> None:
         while not ends.wait(0.001):
-            page.publish(b"x" * 1_000_000, time.monotonic())
+            page.publish(partial(bytes, b"x" * 1_000_000), time.monotonic())
 
     keeper = threading.Thread(target=keep)
     keeper.start()

@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DEADLINE_S = 30.0
+_AT_3_AND_4 = """
+import fcntl, os, sys
+into, out = (fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3])
+os.dup2(into, 3)
+os.dup2(out, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Becomes a browser, which listens at descriptor 3 and answers at 4."""
 
 
 def found_browser() -> str | None:
@@ -33,12 +42,13 @@ class Browser:
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
         self._process = subprocess.Popen(
-            # the descriptors 3 and 4 are where it listens and answers
             [
-                "/bin/sh",
+                sys.executable,
+                "-S",
                 "-c",
-                f'exec 3<&{theirs_in} 4>&{theirs_out}; exec "$@"',
-                "sh",
+                _AT_3_AND_4,
+                str(theirs_in),
+                str(theirs_out),
                 path,
                 "--headless",
                 "--no-sandbox",

@@ -33,7 +33,10 @@ def top(
         float, typer.Option(min=0.2, max=60.0, help="Seconds between two looks.")
     ] = 1.0,
 ) -> None:
-    """Show a running job in the terminal: what holds it up, its workers, and what happened."""
+    """Show a running job in the terminal.
+
+    What holds it up comes first, then its workers, then what has happened.
+    """
     console = Console(highlight=False)
     with looking_at(place) as look:
         first = picture_of(read_snapshot(look(), place))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import webbrowser
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -43,7 +44,7 @@ def watch(
                 webbrowser.open(url)
             while page is not None:
                 if page.wants(time.monotonic()):
-                    page.publish(look(), time.monotonic())
+                    page.publish(partial(bytes, look()), time.monotonic())
                 time.sleep(_PAUSE_S)
         finally:
             if page is not None:

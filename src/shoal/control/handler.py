@@ -66,7 +66,7 @@ from shoal.units import NANOSECONDS_PER_MILLISECOND, NANOSECONDS_PER_SECOND, ns_
 from shoal.watch import JobNow, Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shoal.control.terms import Terms
     from shoal.membership import Event, Membership, View
@@ -167,8 +167,8 @@ class ControlHandler(MessageHandler):
             strangers=self.strangers,
         )
 
-    def show(self, now_ns: int, date_s: float) -> bytes:
-        """Return what is known of the job, as a `Snapshot` in JSON."""
+    def show(self, now_ns: int, date_s: float) -> Callable[[], bytes]:
+        """Return what makes a `Snapshot` of the job, in JSON, in any thread."""
         view = self._membership.view
         requests: dict[int, int] = {}
         for run in self._runs.values():
@@ -181,13 +181,14 @@ class ControlHandler(MessageHandler):
             requests=requests,
             lost="" if self._lost is None else self._lost.reason,
         )
-        return msgspec.json.encode(self._picture.snapshot(job, ns_to_seconds(now_ns), date_s))
+        picture, now_s = self._picture.copy(), ns_to_seconds(now_ns)
+        return lambda: msgspec.json.encode(picture.snapshot(job, now_s, date_s))
 
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         if isinstance(message, DumpRequest):
             return [(identity, self.dump(now_ns))]
         if isinstance(message, ShowRequest):
-            return [(identity, Shown(self.show(now_ns, message.date_s)))]
+            return [(identity, Shown(self.show(now_ns, message.date_s)()))]
         if isinstance(message, Sampled):
             self._on_sampled(identity, message, now_ns)
             return []

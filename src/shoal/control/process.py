@@ -50,7 +50,7 @@ class Orders(msgspec.Struct, frozen=True):
     note: str = ""
     """The file that says where the job is found; nothing if there is none."""
     watch: WatchAddress | None = None
-    """Where it shows the job, while it serves; None: nowhere."""
+    """The address at which it shows the job, while it serves; None: nowhere."""
     is_key_given: bool = False
     """Whether everybody was given the key, so that it need not be in that file."""
 

@@ -107,7 +107,7 @@ class ControlService:
         page, now_ns = self.page, time.monotonic_ns()
         if page is not None and page.wants(ns_to_seconds(now_ns)):
             shown = self._handler.show(now_ns, time.time())
-            if shown:
+            if shown is not None:
                 page.publish(shown, ns_to_seconds(now_ns))
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     control_port: int = 0
     deadline_s: float = 60.0
     watch: WatchAddress | None = None
-    """Where the jobs are shown; null: nowhere."""
+    """The address at which the jobs are shown; null: nowhere."""
     variables: dict[str, str] = {}
     """The variables that are added to the workers' environment."""
 

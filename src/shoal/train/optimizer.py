@@ -30,7 +30,6 @@ from shoal.train.handing_on import take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.step_samples import StepSampler
-from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 from shoal.watch import Remark, remarks
 
@@ -185,7 +184,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )
         self._sole = SoleSynchronizer(model)
-        self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
         self._remark_log = RemarkLog(name, self.remarks)
         is_compared = strategy.family is Family.SUMS
@@ -293,11 +291,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.replica.groups.note_progress()
         self._training.num_steps += 1
         self._training.is_averaged = False
-        self._sampler.end_step()
-        self.stopwatch.step = self._num_steps
         if loss is not None:
             self._samples.tell_loss(loss)
         self._samples.end_step(self._num_steps)
+        self.stopwatch.step = self._num_steps
         with self._endings.noting():
             self._alike_check.look(self._num_steps)
         self._remark_log.look()

@@ -16,6 +16,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.trace import SpanKind
+from shoal.train.transport_samples import TransportSampler
 from shoal.watch import MOST_LINKS, MOST_MEMBERS, MOST_STEPS, LinkSample, StepTimes, WorkerSample
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class StepSampler:
     ) -> None:
         self._replica, self._send = replica, send
         self._strategy, self._transport = strategy, transport
+        self._for_trace = TransportSampler(replica.communicator, replica.stopwatch)
         self._loss: float | torch.Tensor | None = None
         self._steps_per_sample = 1
         self._recent: deque[StepTimes] = deque(maxlen=MOST_STEPS)
@@ -65,6 +67,7 @@ class StepSampler:
 
     def end_step(self, step: int) -> None:
         """Note that `step` steps are over; make a sample if it is time for one."""
+        self._for_trace.end_step()
         now_ns, total_ns = time.monotonic_ns(), self._replica.stopwatch.total_ns
         waited_ns, exchanged_ns = total_ns[SpanKind.WAIT], total_ns[SpanKind.EXCHANGE]
         if self._began_ns is None:  # what comes before the first step's end is no step's time

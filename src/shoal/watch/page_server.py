@@ -14,10 +14,13 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import ResourceError
 from shoal.watch.address import LOOPBACK, WatchAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST_VIEWERS: Final = 32
 """Connections that are served at once; one more is told so and closed."""
@@ -56,7 +59,7 @@ class PageServer:
 
     def __init__(self, address: WatchAddress) -> None:
         self._changed = threading.Condition()
-        self._snapshot = b""
+        self._shown = _Shown(bytes)
         self.number = 0
         """How many snapshots have been published."""
         self._num_waiting = 0
@@ -86,10 +89,10 @@ class PageServer:
         """Return whether somebody looks, and the last snapshot is old; `now_s` is monotonic."""
         return self._num_waiting > 0 and now_s - self._made_s >= _INTERVAL_S
 
-    def publish(self, snapshot: bytes, now_s: float) -> None:
-        """Show this snapshot, which is JSON on one line."""
+    def publish(self, make: Callable[[], bytes], now_s: float) -> None:
+        """Show the snapshot that `make` returns, JSON on one line; a viewer's thread calls it."""
         with self._changed:
-            self._snapshot, self._made_s = snapshot, now_s
+            self._shown, self._made_s = _Shown(make), now_s
             self.number += 1
             self._changed.notify_all()
 
@@ -106,7 +109,8 @@ class PageServer:
                 )
             finally:
                 self._num_waiting -= 1
-            return self.number, self._snapshot
+            number, shown = self.number, self._shown
+        return number, shown.content()
 
     def latest(self) -> bytes:
         """Return a snapshot that is not old, waiting for one if need be; else the last there is."""
@@ -126,6 +130,21 @@ class PageServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(PATIENCE_S)
+
+
+class _Shown:
+    """A snapshot, which is made when the first viewer takes it."""
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._content: bytes | None = None
+
+    def content(self) -> bytes:
+        """Return it as JSON; nothing if nothing has been published."""
+        with self._lock:
+            if self._content is None:
+                self._content = self._make()
+            return self._content
 
 
 class _Server(ThreadingHTTPServer):

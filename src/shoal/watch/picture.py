@@ -18,7 +18,7 @@ from shoal.watch.own_times import Worker, slow_workers
 from shoal.watch.slow_requests import slow_worker
 from shoal.watch.snapshot import Event, LossPoint, ShownLink, ShownStep, ShownWorker, Snapshot
 from shoal.watch.verdict import Verdict, in_ms
-from shoal.watch.ways import conspicuous_links, ways_of
+from shoal.watch.ways import Link, Way, conspicuous_links, ways_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,8 @@ WORTH_NAMING: Final = 0.02
 """The share of a step for which a worker must wait for another one that is named."""
 LEAST_SAMPLES: Final = 4
 """The samples of a worker without which it is not judged."""
+LEAST_S: Final = 2.0
+"""The seconds that they must tell of: the first steps of all are unlike later ones."""
 MOST_EVENTS: Final = 200
 PATIENCE_S: Final = 5.0
 """The seconds without a sample after which a job whose steps are short is told to be stuck."""
@@ -64,6 +66,13 @@ class _Known:
         self.losses: deque[LossPoint] = deque(maxlen=KEPT)
         self.heard_s = 0.0
 
+    def copy(self) -> _Known:
+        """Return the same, which does not change when this does."""
+        other = _Known()
+        other.whole, other.losses = self.whole.copy(), self.losses.copy()
+        other.heard_s = self.heard_s
+        return other
+
 
 class Picture:
     """What is known of one job since `now_s`; times are seconds of its keeper's clock."""
@@ -91,6 +100,14 @@ class Picture:
         """Note something that has happened."""
         self._events.append(Event(now_s, kind, text))
 
+    def copy(self) -> Picture:
+        """Return what is known now, for another thread to look at."""
+        other = Picture(self._since_s)
+        other._known = {rank: known.copy() for rank, known in self._known.items()}
+        other._events = self._events.copy()
+        other.num_samples = self.num_samples
+        return other
+
     def forget(self, rank: int) -> None:
         """Judge a worker no more: it is gone, or another process is this rank from now on."""
         self._known.pop(rank, None)
@@ -99,6 +116,7 @@ class Picture:
         """Return all that is shown; `now_s` is `date_s` since 1970 for whoever sees it."""
         later_s = date_s - now_s
         workers = self._training(job)
+        ways = ways_of(workers)
         newest = max(
             (each.samples[-1] for each in workers.values()), key=lambda s: s.at_s, default=None
         )
@@ -114,9 +132,9 @@ class Picture:
             epoch=job.epoch,
             members=job.members,
             spread=max(steps) - min(steps) if steps else None,
-            verdicts=self.verdicts(job, now_s),
+            verdicts=self._judge(job, workers, ways, now_s),
             workers=self._shown_workers(job, workers, now_s),
-            links=_shown_links(workers),
+            links=_shown_links(ways),
             curve=self._curve(workers, later_s),
             events=tuple(Event(e.at_s + later_s, e.kind, e.text) for e in self._events),
             lost=job.lost,
@@ -125,12 +143,20 @@ class Picture:
     def verdicts(self, job: JobNow, now_s: float) -> tuple[Verdict, ...]:
         """Return what holds the job up, the most costly first; or, alone, that nothing does."""
         workers = self._training(job)
+        return self._judge(job, workers, ways_of(workers), now_s)
+
+    def _judge(
+        self, job: JobNow, workers: Mapping[int, Worker], ways: Mapping[Link, Way], now_s: float
+    ) -> tuple[Verdict, ...]:
         if stuck := self._stuck(job, workers, now_s):
             return stuck
-        judged = {r: each for r, each in workers.items() if len(each.samples) >= LEAST_SAMPLES}
+        judged = {rank: each for rank, each in workers.items() if _is_enough(each)}
         found = [
             *slow_workers(judged),
-            *conspicuous_links(judged, dict(zip(job.members, job.hosts, strict=True))),
+            *conspicuous_links(
+                {link: way for link, way in ways.items() if link[1] in judged},
+                dict(zip(job.members, job.hosts, strict=True)),
+            ),
         ]
         if not found:
             found += _few_requests(job)
@@ -199,6 +225,12 @@ class Picture:
         )
 
 
+def _is_enough(worker: Worker) -> bool:
+    """Return whether there is enough of a worker to judge it."""
+    seconds = sum(each.seconds for each in worker.samples)
+    return len(worker.samples) >= LEAST_SAMPLES and seconds >= LEAST_S
+
+
 def _shown(
     bare: ShownWorker, worker: Worker, slowest: int, slowest_worker: Worker, age_s: float
 ) -> ShownWorker:
@@ -246,7 +278,7 @@ def _last_steps(mine: WorkerSample, slowest: WorkerSample) -> tuple[ShownStep, .
     return tuple(reversed(shown))
 
 
-def _shown_links(workers: Mapping[int, Worker]) -> tuple[ShownLink, ...]:
+def _shown_links(ways: Mapping[Link, Way]) -> tuple[ShownLink, ...]:
     return tuple(
         ShownLink(
             sender=sender,
@@ -255,7 +287,7 @@ def _shown_links(workers: Mapping[int, Worker]) -> tuple[ShownLink, ...]:
             mb_per_s=way.bytes_per_s / 1e6 or None,
             round_trip_ms=1000 * way.round_trip_s or None,
         )
-        for (sender, receiver), way in sorted(ways_of(workers).items())
+        for (sender, receiver), way in sorted(ways.items())
     )
 
 

@@ -7,7 +7,7 @@ stands out, that worker is named and no link; the same of all that it receives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shoal.watch.verdict import Kind, Verdict, in_ms, quantile
 
@@ -49,6 +49,9 @@ class Way:
     moving_s: float
     seconds: float
     num_steps: int
+    blocked_ms: float
+    """The time of a step in which its receiver was blocked, in milliseconds."""
+
     round_trip_s: float
     """The shortest that was seen; 0 if none is known."""
 
@@ -73,36 +76,49 @@ def ways_of(workers: Mapping[int, Worker]) -> dict[Link, Way]:
     """Return what came over each link between `workers`."""
     ways = {}
     for rank, worker in workers.items():
+        whole = _Whole(
+            sum(each.seconds for each in worker.samples),
+            sum(each.num_steps for each in worker.samples),
+            worker.blocked_ms,
+        )
         seen: dict[int, list[LinkSample]] = {}
         for sample in worker.samples:
             for link in sample.links:
                 seen.setdefault(link.peer, []).append(link)
         for peer in sorted(seen.keys() & workers.keys()):
-            ways[peer, rank] = _way(worker, seen[peer])
+            ways[peer, rank] = _way(whole, seen[peer])
     return ways
 
 
-def _way(worker: Worker, seen: Sequence[LinkSample]) -> Way:
+class _Whole(NamedTuple):
+    """All samples of a receiver."""
+
+    seconds: float
+    num_steps: int
+    blocked_ms: float
+
+
+def _way(whole: _Whole, seen: Sequence[LinkSample]) -> Way:
     return Way(
         known=sum(link.known_packets for link in seen),
         missing=sum(link.missing_packets for link in seen),
         placed_bytes=sum(link.placed_bytes for link in seen),
         moving_s=sum(link.moving_s for link in seen),
-        seconds=sum(sample.seconds for sample in worker.samples),
-        num_steps=sum(sample.num_steps for sample in worker.samples),
+        seconds=whole.seconds,
+        num_steps=whole.num_steps,
+        blocked_ms=whole.blocked_ms,
         round_trip_s=min((x.round_trip_s for x in seen if x.round_trip_s > 0), default=0.0),
     )
 
 
-def conspicuous_links(workers: Mapping[int, Worker], hosts: Mapping[int, int]) -> list[Verdict]:
-    """Return what stands out of the links between `workers`, each kind by itself.
+def conspicuous_links(ways: Mapping[Link, Way], hosts: Mapping[int, int]) -> list[Verdict]:
+    """Return what stands out of the links, each kind by itself; `hosts` are those of the workers.
 
     Links within a host are other ones: they count only if there is one host alone.
     """
-    ways = ways_of(workers)
     apart = {link: way for link, way in ways.items() if hosts.get(link[0]) != hosts.get(link[1])}
     ways = apart or ways
-    return [*_lossy(ways), *_slow(ways, workers), *_long(ways)]
+    return [*_lossy(ways), *_slow(ways), *_long(ways)]
 
 
 def _lossy(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
@@ -117,7 +133,7 @@ def _lossy(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
         yield Verdict(kind="lossy link", sentence=sentence)
 
 
-def _slow(ways: Mapping[Link, Way], workers: Mapping[int, Worker]) -> Iterable[Verdict]:
+def _slow(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
     s_per_byte = {x: 1 / way.bytes_per_s for x, way in ways.items() if way.bytes_per_s}
     for place, found, usual in _standing_out(
         "slow link", s_per_byte, 0.0, lambda link: ways[link].is_busy
@@ -128,7 +144,7 @@ def _slow(ways: Mapping[Link, Way], workers: Mapping[int, Worker]) -> Iterable[V
             for link, way in ways.items()
             if _is_in(link, place)
         )
-        blocked_ms = max(each.blocked_ms for each in workers.values())
+        blocked_ms = max(way.blocked_ms for way in ways.values())
         cost_ms = min(cost_ms, blocked_ms)
         words = (
             f"brings {speed:.3g} MB/s, the others {others:.3g} MB/s: that costs a step up to"

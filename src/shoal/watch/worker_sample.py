@@ -45,7 +45,7 @@ class LinkSample(msgspec.Struct, frozen=True, array_like=True):
     """The packets that it is known to have sent."""
 
     missing_packets: _Count
-    """Those of them that did not come."""
+    """Packets of these that did not come."""
 
     placed_bytes: _Count
     """Payload that was of use."""

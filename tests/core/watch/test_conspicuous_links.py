@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from told import came_over, told
 
+from shoal.watch import ways
 from shoal.watch.own_times import Worker
-from shoal.watch.ways import conspicuous_links, ways_of
+from shoal.watch.ways import ways_of
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def job(size: int, link: Callable[[int, int], dict[str, Any]], **sample: Any) ->
     }
 
 
+def found_among(workers: dict[int, Worker], hosts: dict[int, int]) -> list[Verdict]:
+    return ways.conspicuous_links(ways_of(workers), hosts)
+
+
 def on_hosts(size: int) -> dict[int, int]:
     return {rank: rank for rank in range(size)}
 
@@ -64,7 +69,7 @@ def test_one_bad_link_is_named(
 ) -> None:
     size, (sender, receiver, *_) = place
     workers = job(size, lambda a, b: fault if (a, b) == (sender, receiver) else {})
-    (found,) = conspicuous_links(workers, on_hosts(size))
+    (found,) = found_among(workers, on_hosts(size))
     assert (found.kind, found.rank, found.to) == (kind, sender, receiver)
     assert words in found.sentence
 
@@ -75,14 +80,10 @@ def test_all_that_a_worker_sends_or_receives_is_one_place(
     kind: str, fault: dict[str, Any], words: str, place: tuple[int, int]
 ) -> None:
     size, culprit = place
-    (sends,) = conspicuous_links(
-        job(size, lambda a, _: fault if a == culprit else {}), on_hosts(size)
-    )
+    (sends,) = found_among(job(size, lambda a, _: fault if a == culprit else {}), on_hosts(size))
     assert (sends.kind, sends.rank, sends.to) == (kind, culprit, None)
     assert sends.sentence.startswith(f"What rank {culprit} sends")
-    (receives,) = conspicuous_links(
-        job(size, lambda _, b: fault if b == culprit else {}), on_hosts(size)
-    )
+    (receives,) = found_among(job(size, lambda _, b: fault if b == culprit else {}), on_hosts(size))
     assert (receives.kind, receives.rank, receives.to) == (kind, culprit, None)
     assert receives.sentence.startswith(f"What comes to rank {culprit}")
 
@@ -90,9 +91,7 @@ def test_all_that_a_worker_sends_or_receives_is_one_place(
 @pytest.mark.parametrize(("kind", "fault", "words"), FAULTS)
 def test_a_bad_port_shows_both_ways(kind: str, fault: dict[str, Any], words: str) -> None:
     for size in (3, 4, 8):
-        found = conspicuous_links(
-            job(size, lambda a, b: fault if 1 in (a, b) else {}), on_hosts(size)
-        )
+        found = found_among(job(size, lambda a, b: fault if 1 in (a, b) else {}), on_hosts(size))
         assert places(found) == [(kind, 1, None), (kind, 1, None)]
 
 
@@ -108,35 +107,35 @@ def test_no_link_is_blamed_in_health(size: int, seed: int) -> None:
             "round_trip_ms": random.uniform(0.3, 3),
         }
 
-    assert conspicuous_links(job(size, usual), on_hosts(size)) == []
+    assert found_among(job(size, usual), on_hosts(size)) == []
 
 
 @given(st.integers(2, 8), st.floats(0.002, 0.05))
 def test_loss_on_all_links_is_told_as_such(size: int, lost: float) -> None:
-    (found,) = conspicuous_links(job(size, lambda _a, _b: {"lost": lost}), on_hosts(size))
+    (found,) = found_among(job(size, lambda _a, _b: {"lost": lost}), on_hosts(size))
     assert (found.kind, found.rank, found.to) == ("lossy link", None, None)
     assert found.sentence.startswith("All links lose packets")
 
 
 def test_a_few_lost_packets_are_chance_whatever_their_share() -> None:
     workers = job(4, lambda a, b: {"lost": 0.1 * ((a, b) == (1, 2)), "packets": 10})
-    assert conspicuous_links(workers, on_hosts(4)) == []
+    assert found_among(workers, on_hosts(4)) == []
 
 
 def test_links_within_a_host_are_not_compared_with_those_between_hosts() -> None:
     hosts = {0: 0, 1: 0, 2: 1, 3: 1}
     workers = job(4, lambda a, b: {"mb_per_s": 2000.0} if hosts[a] == hosts[b] else {})
-    assert conspicuous_links(workers, hosts) == []
+    assert found_among(workers, hosts) == []
     assert len(ways_of(workers)) == 12
 
 
 def test_a_link_over_which_little_comes_is_not_called_slow() -> None:
     """It carries 20 kB in a second: its speed is nobody's business."""
     workers = job(4, lambda a, b: {"mb_per_s": 1.0, "megabytes": 0.02} if (a, b) == (0, 1) else {})
-    assert conspicuous_links(workers, on_hosts(4)) == []
+    assert found_among(workers, on_hosts(4)) == []
 
 
 def test_without_a_transport_that_tells_nothing_is_said_of_links() -> None:
     workers = {rank: Worker((told(40.0),) * SAMPLES) for rank in range(4)}
-    assert conspicuous_links(workers, on_hosts(4)) == []
-    assert conspicuous_links({}, {}) == []
+    assert found_among(workers, on_hosts(4)) == []
+    assert found_among({}, {}) == []
