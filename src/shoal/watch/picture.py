@@ -21,7 +21,7 @@ from shoal.watch.verdict import Verdict, in_ms
 from shoal.watch.ways import Link, Way, conspicuous_links, ways_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from shoal.watch.worker_sample import WorkerSample
 
@@ -77,12 +77,12 @@ class _Known:
 class Picture:
     """What is known of one job since `now_s`; times are seconds of its keeper's clock."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(
+        self, now_s: float, known: dict[int, _Known] | None = None, events: Iterable[Event] = ()
+    ) -> None:
         self._since_s = now_s
-        self._known: dict[int, _Known] = {}
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self.num_samples = 0
-        """The samples that have come."""
+        self._known = known or {}
+        self._events = deque(events, MOST_EVENTS)
 
     def take(self, rank: int, sample: WorkerSample, now_s: float) -> None:
         """Take in a sample of worker `rank`, which has come now."""
@@ -94,7 +94,6 @@ class Picture:
         known.heard_s = now_s
         if sample.loss is not None and math.isfinite(sample.loss):
             known.losses.append(LossPoint(now_s, sample.step, sample.loss))
-        self.num_samples += 1
 
     def note(self, kind: str, text: str, now_s: float) -> None:
         """Note something that has happened."""
@@ -102,11 +101,8 @@ class Picture:
 
     def copy(self) -> Picture:
         """Return what is known now, for another thread to look at."""
-        other = Picture(self._since_s)
-        other._known = {rank: known.copy() for rank, known in self._known.items()}
-        other._events = self._events.copy()
-        other.num_samples = self.num_samples
-        return other
+        known = {rank: each.copy() for rank, each in self._known.items()}
+        return Picture(self._since_s, known, self._events)
 
     def forget(self, rank: int) -> None:
         """Judge a worker no more: it is gone, or another process is this rank from now on."""
