@@ -39,7 +39,9 @@ from shoal.control import (
 from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
 from shoal.membership import GoingOn, View
+from shoal.session.broken_connections import blame
 from shoal.session.endings import Endings
+from shoal.session.flight_recorder import FlightRecorder
 from shoal.session.forked_child import let_go_of
 from shoal.session.joining import (
     Meeting,
@@ -79,8 +81,6 @@ _log = logging.getLogger(__name__)
 _current: Session | None = None
 
 DEFAULT_DEADLINE_S = 60.0
-_LEAVER_S = 1.0
-"""How long a broken connection waits to hear that its far end has left of its own accord."""
 
 
 class Session:
@@ -120,7 +120,10 @@ class Session:
         """One for each training, so that none meets the conversations of another."""
         self.next_training = NextTraining()
         """What the next training takes up."""
-        self.endings = Endings()
+        job = f"{meeting.key.reveal()} {meeting.launch.world_size}"
+        self.recorder = FlightRecorder(self.rank, job, lambda: self.member.view)
+        """What this worker did last."""
+        self.endings = Endings(on_failure=self.recorder.fail)
         """How this worker's trainings end."""
         self._runs = 0
 
@@ -291,6 +294,7 @@ class Session:
             transport.go_on_in(view)
         if self._share is not None:
             self._share.resume()
+        self.recorder.note_view(view)
         _log.info("view %d: ranks %s. %s", view.epoch, view.members, view.why)
 
     def _move_over(self, engine: UdpEngine) -> None:
@@ -321,6 +325,7 @@ class Session:
     def report_failure(self, error: BaseException) -> None:
         """Tell the others that this worker cannot go on, unless another one is to blame."""
         self.endings.is_interrupted = True
+        self.recorder.fail(error)
         if not isinstance(error, WorkerLost):
             self.control.report_failure(f"{type(error).__name__}: {error}")
 
@@ -335,6 +340,7 @@ class Session:
         is_finished = not (self.endings.are_in_the_middle or self.endings.is_leaving)
         self.control.close(is_finished=is_finished)
         self.endings.warn(self.world_size)
+        self.recorder.close()
         self._ways.close()
         if self._share is not None:
             self._share.close()
@@ -428,6 +434,7 @@ def init(
             watch=shown_at,
         )
         session.owns_default_group = is_ours
+    session.recorder.listen()
     _uncaught.install()
     atexit.register(shutdown)
     return session
@@ -458,13 +465,8 @@ def start_session(
     session: Session | None = None
 
     def on_peer_error(rank: int | None, text: str) -> None:
-        if session is None:
-            return
-        if rank is None:
-            _blame_who_left(session)
-            return
-        reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
-        session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
+        if session is not None:
+            blame(session, rank, text)
 
     communicator = TorchCommunicator(
         deadline_s=deadline_s, process_group=group, on_peer_error=on_peer_error
@@ -539,14 +541,6 @@ def _join_running(
     _current = session
     _log.info("came to join, as rank %d, the job at %s", control.rank, control.endpoint)
     return session
-
-
-def _blame_who_left(session: Session) -> None:
-    """Name the worker that left in the middle of a training, if a connection has ended."""
-    rank = session.control.await_leaver(_LEAVER_S)
-    if rank is not None:
-        message = f"Rank {rank} has left in the middle of a training, without finish()."
-        session.communicator.abort(WorkerLost(message, rank))
 
 
 def _forget_in_child() -> None:

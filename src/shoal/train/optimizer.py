@@ -145,7 +145,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
         self._definition = strategy
         self._endings = session.endings
-        self.stopwatch = Stopwatch(session.rank, trace)
+        self.stopwatch = Stopwatch(session.rank, trace, session.recorder.flight)
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
             given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}

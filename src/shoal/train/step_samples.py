@@ -77,6 +77,7 @@ class StepSampler:
             wait_ns, exchange_ns = waited_ns - self._waited_ns, exchanged_ns - self._exchanged_ns
             own_ns = max(0, now_ns - self._step_began_ns - wait_ns - exchange_ns)
             self._note(own_ns, wait_ns, exchange_ns)
+        self._replica.stopwatch.flight.end_step(step, self._step_began_ns or now_ns, now_ns)
         self._step_began_ns, self._waited_ns, self._exchanged_ns = now_ns, waited_ns, exchanged_ns
         seconds = (now_ns - self._began_ns) / 1e9
         if self._num_steps and (step % self._steps_per_sample == 0 or seconds > LONGEST_S):

@@ -1,5 +1,11 @@
 from shoal.watch.address import WatchAddress as WatchAddress
 from shoal.watch.address import watch_address as watch_address
+from shoal.watch.flight import Doing as Doing
+from shoal.watch.flight import Flight as Flight
+from shoal.watch.flight import FlightEvent as FlightEvent
+from shoal.watch.flight import FlightRecord as FlightRecord
+from shoal.watch.flight_autopsy import autopsy as autopsy
+from shoal.watch.flight_autopsy import timeline as timeline
 from shoal.watch.metrics import LARGEST_PORT as LARGEST_PORT
 from shoal.watch.metrics import MetricsServer as MetricsServer
 from shoal.watch.metrics import require_client as require_client
