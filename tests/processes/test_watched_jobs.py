@@ -143,6 +143,10 @@ def test_a_slow_worker_is_named_over_both_carriers(
         assert min(own_ms) > 1000 * OWN_S
         if found.is_lock_step:
             assert [each.waits_for for each in found.workers] == [1, None, 1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            metrics = answer.read().decode()
+        assert "shoal_members 3\n" in metrics
+        assert 'shoal_slow_ratio{rank="1"} ' in metrics
         for command, wanted in (
             (["top", "--once", str(port)], ["Rank 1 ", f"{sync} over", "exchange"]),
             (["watch", f"localhost:{port}"], ["Rank 1 ", f"http://localhost:{port}/"]),
@@ -268,6 +272,7 @@ def test_a_job_that_hangs_is_shown_and_said_to_be_stuck(
         (tmp_path / "hang-0").write_text("9")
         found = await_(port, lambda s: s.verdicts[0].kind == "stuck")
         assert "Nobody has got on for" in found.verdicts[0].sentence
+        assert found.verdicts[0].rank == 0
         (tmp_path / "hang-0").unlink()
         await_(port, lambda s: s.verdicts[0].kind != "stuck")
 

@@ -315,6 +315,7 @@ class ControlHandler(MessageHandler):
     def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
         lost = self._outside.get(identity) or self._lost
         is_new = False
+        self._picture.hear(message.rank, message.blocked_ms)
         if lost is None or self._liveness.rank_of(identity) is not None:
             is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
         if lost is not None and identity not in self._told:

@@ -72,6 +72,9 @@ class Heartbeat(Message, frozen=True):
     """A number that grows as the worker gets on: a worker that is alive and stuck shows the same
     number."""
 
+    blocked_ms: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    """How long its training has been blocked by now, for others or for data; None: it is not."""
+
 
 class Goodbye(Message, frozen=True):
     """Rank `rank` leaves and will be silent. Answered `Done`."""

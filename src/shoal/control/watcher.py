@@ -132,6 +132,8 @@ class Watcher:
         """The number of workers with which the job began, where that is told."""
         self.progress = 0
         """What the next heartbeat says of how far this worker has got."""
+        self.blocked_ms: Callable[[], int | None] = _not_known
+        """Returns how long its training has been blocked by now, as heartbeats say it."""
         self._whereabouts, self._key = whereabouts, key
         self._listener, self._member = listener, member
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
@@ -280,7 +282,7 @@ class Watcher:
                 self._send_tidings()
                 self._send_posted()
                 if not self._has_said_goodbye:  # a heartbeat after it would be a return to life
-                    self._line.keep_up(self.rank, self.progress)
+                    self._line.keep_up(self.rank, self.progress, self.blocked_ms())
             except ServiceGone as gone:
                 self._go_over(gone)
             if self._reserve is not None:
@@ -300,7 +302,7 @@ class Watcher:
                         self._give_up(reserve)
                         return
             if not self._has_said_goodbye:
-                reserve.keep_up(self.rank, self.progress)
+                reserve.keep_up(self.rank, self.progress, self.blocked_ms())
         except ShoalError:
             self._give_up(reserve)
 
@@ -454,6 +456,10 @@ class Watcher:
             case Refused(reason, code):
                 self._application = None
                 member.fail(of_code(code, reason))
+
+
+def _not_known() -> int | None:
+    return None
 
 
 def _make_pair(

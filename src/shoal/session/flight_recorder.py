@@ -22,6 +22,7 @@ import msgspec
 
 import shoal
 from shoal.errors import DeadlineExceeded, WorkerLost
+from shoal.units import NANOSECONDS_PER_MILLISECOND
 from shoal.watch import Flight, FlightRecord
 
 if TYPE_CHECKING:
@@ -67,6 +68,13 @@ class FlightRecorder:
         if path is not None:
             say = _log.warning if is_own or self._rank == 0 else _log.info
             say(_WHERE, self._rank, path.parent)
+
+    def blocked_ms(self) -> int | None:
+        """Return for how long the training has been blocked; None if it does its own work."""
+        doing = self.flight.doing
+        if doing is None:
+            return None
+        return (time.monotonic_ns() - doing.since_ns) // NANOSECONDS_PER_MILLISECOND
 
     def note_view(self, view: View) -> None:
         """Note that another view begins."""

@@ -123,6 +123,7 @@ class Session:
         job = f"{meeting.key.reveal()} {meeting.launch.world_size}"
         self.recorder = FlightRecorder(self.rank, job, lambda: self.member.view)
         """What this worker did last."""
+        control.tell_blocked(self.recorder.blocked_ms)
         self.endings = Endings(on_failure=self.recorder.fail)
         """How this worker's trainings end."""
         self._runs = 0

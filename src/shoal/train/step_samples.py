@@ -9,6 +9,7 @@ sent again.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,15 @@ import torch
 from shoal.errors import UsageError
 from shoal.trace import SpanKind
 from shoal.train.transport_samples import TransportSampler
-from shoal.watch import MOST_LINKS, MOST_MEMBERS, MOST_STEPS, LinkSample, StepTimes, WorkerSample
+from shoal.watch import (
+    BOUNDS_S,
+    MOST_LINKS,
+    MOST_MEMBERS,
+    MOST_STEPS,
+    LinkSample,
+    StepTimes,
+    WorkerSample,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +64,7 @@ class StepSampler:
         """The beginning of the interval; None before the first step has ended."""
         self._step_began_ns = self._waited_ns = self._exchanged_ns = 0
         self._sums_ns = [0, 0, 0]
+        self._counts = [0] * (len(BOUNDS_S) + 1)
 
     def tell_loss(self, loss: float | torch.Tensor) -> None:
         """Keep the loss of a step, until it is told or a newer one comes."""
@@ -88,6 +98,7 @@ class StepSampler:
     def _note(self, own_ns: int, wait_ns: int, exchange_ns: int) -> None:
         self._recent.append(StepTimes(own_ns // 1000, wait_ns // 1000, exchange_ns // 1000))
         self._num_steps += 1
+        self._counts[bisect_left(BOUNDS_S, (own_ns + wait_ns + exchange_ns) / 1e9)] += 1
         for place, part_ns in enumerate((own_ns, wait_ns, exchange_ns)):
             self._sums_ns[place] += part_ns
 
@@ -117,6 +128,7 @@ class StepSampler:
             effective_loss=stats.total.effective_loss if stats and is_lossy else None,
             group=replica.stopwatch.group[:MOST_MEMBERS],
             reason=replica.stopwatch.reason[:_LONGEST_REASON],
+            counts=tuple(self._counts),
             dropped=self._num_dropped,
             recent=tuple(self._recent),
             links=() if stats is None else _links(stats),
@@ -124,6 +136,7 @@ class StepSampler:
         self._num_dropped += not self._send(sample)
         self._num_steps, self._sums_ns, self._loss = 0, [0, 0, 0], None
         self._recent.clear()
+        self._counts = [0] * len(self._counts)
 
     def _stats_since(self) -> TransportStats | None:
         """Return what the transport has done since the last call; None if it does not tell."""

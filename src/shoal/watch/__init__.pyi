@@ -22,6 +22,7 @@ from shoal.watch.snapshot import ShownWorker as ShownWorker
 from shoal.watch.snapshot import Snapshot as Snapshot
 from shoal.watch.verdict import Verdict as Verdict
 from shoal.watch.verdict import in_ms as in_ms
+from shoal.watch.worker_sample import BOUNDS_S as BOUNDS_S
 from shoal.watch.worker_sample import MOST_LINKS as MOST_LINKS
 from shoal.watch.worker_sample import MOST_MEMBERS as MOST_MEMBERS
 from shoal.watch.worker_sample import MOST_STEPS as MOST_STEPS

@@ -16,8 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from shoal.decoding import decode_json
 from shoal.errors import ResourceError
 from shoal.watch.address import LOOPBACK, WatchAddress
+from shoal.watch.exposition import PROMETHEUS, exposition
+from shoal.watch.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +57,8 @@ _HASTE_S: Final = 0.2
 class PageServer:
     """Serves the page at `address` until it is closed. Raises `ResourceError` if it cannot be had.
 
-    `/` is the page, `/snapshot` the latest snapshot as JSON, `/events` a stream of them.
+    `/` is the page, `/snapshot` the latest snapshot as JSON, `/events` a stream of them, `/metrics`
+    the same for Prometheus.
     """
 
     def __init__(self, address: WatchAddress) -> None:
@@ -207,10 +211,15 @@ class _Viewer(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "Ask for this machine by its own name")
             return
         path = self.path.partition("?")[0]
-        answers = {"/": self._page, "/snapshot": self._one, "/events": self._stream}
+        answers = {
+            "/": self._page,
+            "/snapshot": self._one,
+            "/events": self._stream,
+            "/metrics": self._metrics,
+        }
         answer = answers.get(path)
         if answer is None:
-            self.send_error(HTTPStatus.NOT_FOUND, "There are /, /snapshot and /events")
+            self.send_error(HTTPStatus.NOT_FOUND, "There are /, /snapshot, /events and /metrics")
         else:
             answer()
 
@@ -226,11 +235,20 @@ class _Viewer(BaseHTTPRequestHandler):
         self._send("text/html; charset=utf-8", _PAGE.read_bytes())
 
     def _one(self) -> None:
-        snapshot = self.server.page.latest()
-        if snapshot:
+        if snapshot := self._latest():
             self._send("application/json", snapshot)
-        else:
+
+    def _metrics(self) -> None:
+        if snapshot := self._latest():
+            shown = decode_json(snapshot, Snapshot, "This is no snapshot")
+            self._send(PROMETHEUS, exposition(shown).encode())
+
+    def _latest(self) -> bytes:
+        """Return a snapshot; if there is none yet, say so and return nothing."""
+        snapshot = self.server.page.latest()
+        if not snapshot:
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing is known yet; ask again")
+        return snapshot
 
     def _stream(self) -> None:
         self._begin("text/event-stream")

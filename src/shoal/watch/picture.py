@@ -19,6 +19,7 @@ from shoal.watch.slow_requests import slow_worker
 from shoal.watch.snapshot import Event, LossPoint, ShownLink, ShownStep, ShownWorker, Snapshot
 from shoal.watch.verdict import Verdict, in_ms
 from shoal.watch.ways import Link, Way, conspicuous_links, ways_of
+from shoal.watch.worker_sample import BOUNDS_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,12 +66,19 @@ class _Known:
         self.whole: deque[WorkerSample] = deque(maxlen=LOOKED_AT)
         self.losses: deque[LossPoint] = deque(maxlen=KEPT)
         self.heard_s = 0.0
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        """All steps by their length."""
+        self.total_s = 0.0
+        """The time that all steps took."""
+        self.blocked_ms: int | None = None
+        """For how long it was blocked at its last heartbeat."""
 
     def copy(self) -> _Known:
         """Return the same, which does not change when this does."""
         other = _Known()
         other.whole, other.losses = self.whole.copy(), self.losses.copy()
-        other.heard_s = self.heard_s
+        other.counts, other.total_s = list(self.counts), self.total_s
+        other.heard_s, other.blocked_ms = self.heard_s, self.blocked_ms
         return other
 
 
@@ -88,12 +96,19 @@ class Picture:
         """Take in a sample of worker `rank`, which has come now."""
         known = self._known.setdefault(rank, _Known())
         if known.whole and known.whole[-1].training != sample.training:
-            known.whole.clear()
-            known.losses.clear()
+            known = self._known[rank] = _Known()
         known.whole.append(sample)
         known.heard_s = now_s
+        known.total_s += sample.seconds
+        for place, count in enumerate(sample.counts):
+            known.counts[place] += count
         if sample.loss is not None and math.isfinite(sample.loss):
             known.losses.append(LossPoint(now_s, sample.step, sample.loss))
+
+    def hear(self, rank: int, blocked_ms: int | None) -> None:
+        """Take in for how long a worker's training has been blocked; None if it is not."""
+        if (known := self._known.get(rank)) is not None:
+            known.blocked_ms = blocked_ms
 
     def note(self, kind: str, text: str, now_s: float) -> None:
         """Note something that has happened."""
@@ -181,13 +196,18 @@ class Picture:
         step_s = max(workers[rank].step_ms for rank in alive) / 1000
         if age_s < max(PATIENCE_S, PATIENCE_STEPS * step_s):
             return ()
-        steps = {rank: workers[rank].samples[-1].step for rank in alive}
-        sentence = (
-            f"Nobody has got on for {age_s:.0f} s, and a step took {in_ms(1000 * step_s)} before:"
-            f" the last that were told of are steps {min(steps.values())} to"
-            f" {max(steps.values())}."
-        )
-        return (Verdict(kind="stuck", sentence=sentence),)
+        blocked = {r: self._known[r].blocked_ms for r in alive}
+        busy = [rank for rank in alive if blocked[rank] is None]
+        sentence = f"Nobody has got on for {age_s:.0f} s, and a step took {in_ms(1000 * step_s)}."
+        if not busy:
+            sentence += " All wait in an exchange: no worker is to blame, but the way between them."
+        elif len(busy) < len(alive):
+            longest_ms = max(each for each in blocked.values() if each is not None)
+            whom = f"Rank {busy[0]} is at work of its own"
+            if len(busy) > 1:
+                whom = f"Ranks {', '.join(map(str, busy))} are at work of their own"
+            sentence += f" {whom}, and the others wait, {longest_ms / 1000:.0f} s by now."
+        return (Verdict(kind="stuck", sentence=sentence, rank=busy[0] if len(busy) == 1 else None),)
 
     def _shown_workers(
         self, job: JobNow, workers: Mapping[int, Worker], now_s: float
@@ -202,6 +222,9 @@ class Picture:
             if rank in workers and slowest is not None:
                 age_s = now_s - self._known[rank].heard_s
                 bare = _shown(bare, workers[rank], slowest, workers[slowest], age_s)
+                known = self._known[rank]
+                counted = {"counts": tuple(known.counts), "total_s": known.total_s}
+                bare = msgspec.structs.replace(bare, **counted)
             shown.append(bare)
         return tuple(shown)
 

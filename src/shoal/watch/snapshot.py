@@ -59,6 +59,12 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str = ""
     dropped: int = 0
+    counts: tuple[int, ...] = ()
+    """All steps of this training that were told of, by their length; see `BOUNDS_S`."""
+
+    total_s: float = 0.0
+    """The time that these took, in seconds."""
+
     last_steps: tuple[ShownStep, ...] = ()
     """Its last steps, oldest first; the last is `step`."""
 

@@ -27,7 +27,7 @@ LEAST_BYTES: Final = 100_000
 """What must have come over a link for its speed to be known."""
 TIMES: Final = {"lossy link": 3.0, "slow link": 2.0, "long way": 3.0}
 """Times the usual figure that one must be to stand out."""
-LEAST_LONGER_S: Final = 0.003
+LEAST_LONGER_S: Final = 0.005
 """The seconds by which a round trip must be longer than the usual one."""
 _USUAL: Final = 0.3
 """The share of links that lie below the usual figure: more than half of all may lead to or from one
@@ -154,11 +154,33 @@ def _slow(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
 
 
 def _long(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
-    trips = {link: way.round_trip_s for link, way in ways.items() if way.round_trip_s}
-    for place, found, usual in _standing_out("long way", trips, LEAST_LONGER_S, lambda _: True):
-        if found - usual >= LEAST_LONGER_S:
-            words = f"takes {in_ms(1000 * found)} there and back, the others {in_ms(1000 * usual)}"
-            yield _verdict("long way", place, words, found, usual, tells_usual=False)
+    """Return the long ways: pairs of workers, or one worker and all others."""
+    # A round trip goes over both links: one end alone may be busy, which is no long way.
+    trips = {
+        (one, other): min(way.round_trip_s, back.round_trip_s)
+        for (one, other), way in ways.items()
+        if one < other and (back := ways.get((other, one))) and way.round_trip_s
+    }
+    usual = quantile(list(trips.values()), _USUAL) if trips else 0.0
+    limit = max(TIMES["long way"] * usual, usual + LEAST_LONGER_S)
+    left = bad = {pair for pair, trip in trips.items() if trip >= limit}
+    places: list[tuple[str, tuple[int, int | None], set[Link]]] = []
+    for rank in sorted({rank for pair in trips for rank in pair}):
+        own = {pair for pair in trips if rank in pair}
+        if len(own) > 1 and own <= bad and own & left:
+            places.append((f"The way to rank {rank}", (rank, None), own))
+            left = left - own
+    places += [(f"The way from rank {a} to rank {b}", (a, b), {(a, b)}) for a, b in sorted(left)]
+    for subject, (rank, to), own in places:
+        found = quantile([trips[pair] for pair in own], 0.5)
+        yield Verdict(
+            kind="long way",
+            sentence=f"{subject} and back takes {in_ms(1000 * found)}, other ways"
+            f" {in_ms(1000 * usual)}.",
+            rank=rank,
+            to=to,
+            times=round(found / usual, 3) if usual else None,
+        )
 
 
 def _standing_out(

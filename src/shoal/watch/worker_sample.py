@@ -18,6 +18,8 @@ MOST_LINKS: Final = 128
 MOST_MEMBERS: Final = 256
 """The members of a group that a sample names."""
 LONGEST_TEXT: Final = 200
+BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""The upper bounds of the classes in which steps are counted by their length, in seconds."""
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
@@ -98,6 +100,9 @@ class WorkerSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     reason: _Text = ""
     """Why that group."""
+
+    counts: Annotated[tuple[_Count, ...], Meta(max_length=len(BOUNDS_S) + 1)] = ()
+    """The steps of the interval by their length; the last count is of those above all bounds."""
 
     dropped: _Count = 0
     """The samples of this worker so far that nobody got, since there was no room for them."""

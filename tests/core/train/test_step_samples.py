@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from shoal.strategies import AllReduce, Ripples
 from shoal.trace import SpanKind
 from shoal.train.replica import Stopwatch
 from shoal.train.step_samples import LONGEST_S, StepSampler
-from shoal.watch import MOST_STEPS, WorkerSample
+from shoal.watch import BOUNDS_S, MOST_STEPS, WorkerSample
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -80,6 +82,13 @@ def test_all_time_of_all_steps_is_told_once(steps: Sequence[tuple[int, int, int]
     for place, name in enumerate(("own_s", "wait_s", "exchange_s")):
         total_ms = sum(each[place] for each in told)
         assert sum(getattr(each, name) for each in job.samples) == pytest.approx(total_ms / 1000)
+    lengths_s = [sum(each) / 1000 for each in told]
+    counts = [sum(each) for each in zip(*(s.counts for s in job.samples), strict=True)]
+    bounds = (0.0, *BOUNDS_S, math.inf)
+    if told:
+        assert counts == [
+            sum(low < length <= high for length in lengths_s) for low, high in pairwise(bounds)
+        ]
     for sample in job.samples:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=WorkerSample) == sample
         assert len(sample.recent) == min(sample.num_steps, MOST_STEPS)

@@ -58,7 +58,6 @@ def places(found: list[Verdict]) -> list[tuple[str, int | None, int | None]]:
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("lossy link", {"lost": 0.02}, "loses 2.00% of its packets"),
     ("slow link", {"mb_per_s": 25.0}, "25 MB/s, the others 100 MB/s"),
-    ("long way", {"round_trip_ms": 40.0}, "40 ms there and back, the others 1 ms"),
 ]
 
 
@@ -93,6 +92,25 @@ def test_a_bad_port_shows_both_ways(kind: str, fault: dict[str, Any], words: str
     for size in (3, 4, 8):
         found = found_among(job(size, lambda a, b: fault if 1 in (a, b) else {}), on_hosts(size))
         assert places(found) == [(kind, 1, None), (kind, 1, None)]
+
+
+@given(st.integers(3, 9).flatmap(lambda n: st.tuples(st.just(n), st.permutations(range(n)))))
+def test_a_long_way_is_named_between_two_or_to_one(place: tuple[int, list[int]]) -> None:
+    size, (one, other, *_) = place
+    far = {"round_trip_ms": 40.0}
+    pair = job(size, lambda a, b: far if {a, b} == {one, other} else {})
+    (found,) = found_among(pair, on_hosts(size))
+    assert (found.kind, found.rank, found.to) == ("long way", min(one, other), max(one, other))
+    assert "and back takes 40 ms, other ways 1 ms." in found.sentence
+    (found,) = found_among(job(size, lambda a, b: far if one in (a, b) else {}), on_hosts(size))
+    assert (found.kind, found.rank, found.to) == ("long way", one, None)
+    assert found.sentence.startswith(f"The way to rank {one} and back takes 40 ms")
+
+
+def test_a_round_trip_that_one_end_alone_finds_long_is_no_long_way() -> None:
+    """That one is busy."""
+    workers = job(4, lambda a, b: {"round_trip_ms": 40.0} if b == 1 else {})
+    assert found_among(workers, on_hosts(4)) == []
 
 
 @settings(max_examples=examples(400))

@@ -82,6 +82,20 @@ def test_a_job_of_which_nobody_gets_on_is_stuck() -> None:
     assert picture.verdicts(finished, 60.0)[0].kind != "stuck"
 
 
+def test_who_does_not_wait_in_a_job_that_is_stuck_is_named() -> None:
+    picture = filled(4)
+    for rank in range(4):
+        picture.hear(rank, None if rank == 2 else 17_000)
+    picture.hear(9, 5)  # it has told nothing yet
+    (verdict,) = picture.verdicts(now(4), 25.0)
+    assert verdict.rank == 2
+    assert "Rank 2 is at work of its own, and the others wait, 17 s by now." in verdict.sentence
+    picture.hear(2, 100)
+    (verdict,) = picture.copy().verdicts(now(4), 25.0)
+    assert verdict.rank is None
+    assert "All wait in an exchange" in verdict.sentence
+
+
 def test_steps_that_take_long_are_not_stuck() -> None:
     picture = Picture(0.0)
     for k in range(6):
