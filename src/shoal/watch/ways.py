@@ -29,6 +29,8 @@ TIMES: Final = {"lossy link": 3.0, "slow link": 2.0, "long way": 3.0}
 """Times the usual figure that one must be to stand out."""
 LEAST_LONGER_S: Final = 0.005
 """The seconds by which a round trip must be longer than the usual one."""
+LEAST_LONGER_SHARE: Final = 0.05
+"""The share of a step by which it must be: who is busy answers late, too."""
 _USUAL: Final = 0.3
 """The share of links that lie below the usual figure: more than half of all may lead to or from one
 worker, where there are three."""
@@ -162,7 +164,9 @@ def _long(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
         if one < other and (back := ways.get((other, one))) and way.round_trip_s
     }
     usual = quantile(list(trips.values()), _USUAL) if trips else 0.0
-    limit = max(TIMES["long way"] * usual, usual + LEAST_LONGER_S)
+    step_s = max((way.seconds / way.num_steps for way in ways.values()), default=0.0)
+    least_s = max(LEAST_LONGER_S, LEAST_LONGER_SHARE * step_s)
+    limit = max(TIMES["long way"] * usual, usual + least_s)
     left = bad = {pair for pair, trip in trips.items() if trip >= limit}
     places: list[tuple[str, tuple[int, int | None], set[Link]]] = []
     for rank in sorted({rank for pair in trips for rank in pair}):
