@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from shoal.errors import DeadlineExceeded
+from shoal.jobs import Environment
 from shoal.lab import Lab
 from shoal.scenario import LinkEvent, parse_scenario
 from shoal.watch import Snapshot, Verdict
@@ -36,6 +37,15 @@ class Trial(msgspec.Struct, frozen=True):
 
     faults: tuple[Fault, ...]
     verdicts: tuple[Verdict, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a file of trials holds."""
+
+    environment: Environment
+    seed: int
+    score: Score
+    trials: list[Trial]
 
 
 def trials(count: int, seed: int) -> Iterator[Trial]:

@@ -6,12 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from shoal.jobs import Environment
-    from shoal_bench.blame.faults import Score
     from shoal_bench.blame.trials import Trial
 
 
@@ -28,7 +25,7 @@ def blame(
     from shoal.cli import require_writable
     from shoal.jobs import describe_environment, indented_json, write_whole
     from shoal.session import load_transport
-    from shoal_bench.blame.trials import score
+    from shoal_bench.blame.trials import Outcome, score
     from shoal_bench.blame.trials import trials as made
 
     require_writable(json)
@@ -40,7 +37,7 @@ def blame(
         said = " ".join(verdict.sentence for verdict in trial.verdicts)
         sys.stderr.write(f"{len(done):>4}  {faults}: {said}\n")
         if json is not None:
-            outcome = _Outcome(describe_environment(), seed, score(done), done)
+            outcome = Outcome(describe_environment(), seed, score(done), done)
             write_whole(json, indented_json(outcome))
     total = score(done)
     sys.stdout.write(
@@ -48,10 +45,3 @@ def blame(
         f" recall {total.recall:.3f} ({total.num_found} of {total.num_faults} faults), false alarms"
         f" in {total.num_false_alarms} of {total.num_healthy} healthy trials\n"
     )
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    environment: Environment
-    seed: int
-    score: Score
-    trials: list[Trial]

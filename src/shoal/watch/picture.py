@@ -71,7 +71,7 @@ class _Known:
         self.total_s = 0.0
         """The time that all steps took."""
         self.blocked_ms: int | None = None
-        """The time for which it was blocked at its last heartbeat, in milliseconds; None: it was not."""
+        """The time for which it was blocked at its last heartbeat; None: it was not."""
 
     def copy(self) -> _Known:
         """Return the same, which does not change when this does."""
