@@ -8,6 +8,7 @@ from shoal.watch.flight_autopsy import autopsy as autopsy
 from shoal.watch.flight_autopsy import timeline as timeline
 from shoal.watch.metrics import LARGEST_PORT as LARGEST_PORT
 from shoal.watch.metrics import MetricsServer as MetricsServer
+from shoal.watch.metrics import asks_for_peers as asks_for_peers
 from shoal.watch.metrics import require_client as require_client
 from shoal.watch.metrics import serve_if_asked as serve_if_asked
 from shoal.watch.page_server import PageServer as PageServer
