@@ -13,6 +13,7 @@ from shoal.arguments import seconds
 from shoal.cli import words
 from shoal.cli.display import RunDisplay
 from shoal.cli.options import (
+    WatchOption,
     choose_strategy,
     parse_options,
     parse_slow,
@@ -125,13 +126,6 @@ MetricsOption = Annotated[
     typer.Option(
         metavar="PORT",
         help="Serve the transport's metrics to Prometheus, those of rank r on port PORT + r.",
-    ),
-]
-WatchOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[HOST:]PORT",
-        help="Show the job in a browser, at this port of this machine; default: SHOAL_WATCH.",
     ),
 ]
 HostOption = Annotated[

@@ -1,3 +1,4 @@
+from shoal.watch.address import WATCH_VARIABLE as WATCH_VARIABLE
 from shoal.watch.address import WatchAddress as WatchAddress
 from shoal.watch.address import watch_address as watch_address
 from shoal.watch.flight import Doing as Doing

@@ -11,7 +11,7 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VARIABLE: Final = "SHOAL_WATCH"
+WATCH_VARIABLE: Final = "SHOAL_WATCH"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _LARGEST_PORT: Final = 65535
 
@@ -38,8 +38,8 @@ def watch_address(asked: str | int | None, environment: Mapping[str, str]) -> Wa
     A port alone (8265 or ":8265") is one of 127.0.0.1. None, and an empty text: nowhere. Raises
     `UsageError` for what is no address.
     """
-    name = "watch" if asked is not None else VARIABLE
-    text = str(environment.get(VARIABLE, "") if asked is None else asked).strip()
+    name = "watch" if asked is not None else WATCH_VARIABLE
+    text = str(environment.get(WATCH_VARIABLE, "") if asked is None else asked).strip()
     if not text:
         return None
     host, _, port = text.rpartition(":")
