@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from shoal.trace import TraceSink
     from shoal.train.executor import AbstractExecutor
     from shoal.train.sample_counts import SampleCounts
+    from shoal.watch import WorkerSample
     from shoal.wire import TransportStats
 
 
@@ -247,6 +248,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         number.
         """
         self._samples.tell_loss(loss)
+
+    def on_sample(self, take: Callable[[WorkerSample], object]) -> None:
+        """Call `take` with what this worker tells of its training, at a step's end, once a second.
+
+        `shoal.watch` has such callbacks for TensorBoard, Weights & Biases and MLflow.
+        """
+        self._samples.listeners.append(take)
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None

@@ -55,6 +55,8 @@ class StepSampler:
         self._replica, self._send = replica, send
         self._strategy, self._transport = strategy, transport
         self._for_trace = TransportSampler(replica.communicator, replica.stopwatch)
+        self.listeners: list[Callable[[WorkerSample], object]] = []
+        """What else is called with each sample."""
         self._loss: float | torch.Tensor | None = None
         self._steps_per_sample = 1
         self._recent: deque[StepTimes] = deque(maxlen=MOST_STEPS)
@@ -134,6 +136,8 @@ class StepSampler:
             links=() if stats is None else _links(stats),
         )
         self._num_dropped += not self._send(sample)
+        for take in self.listeners:
+            take(sample)
         self._num_steps, self._sums_ns, self._loss = 0, [0, 0, 0], None
         self._recent.clear()
         self._counts = [0] * len(self._counts)

@@ -22,6 +22,10 @@ from shoal.watch.slow_requests import slow_worker as slow_worker
 from shoal.watch.snapshot import Event as Event
 from shoal.watch.snapshot import ShownWorker as ShownWorker
 from shoal.watch.snapshot import Snapshot as Snapshot
+from shoal.watch.trackers import scalars as scalars
+from shoal.watch.trackers import to_mlflow as to_mlflow
+from shoal.watch.trackers import to_tensorboard as to_tensorboard
+from shoal.watch.trackers import to_wandb as to_wandb
 from shoal.watch.verdict import Verdict as Verdict
 from shoal.watch.verdict import in_ms as in_ms
 from shoal.watch.worker_sample import BOUNDS_S as BOUNDS_S

@@ -157,3 +157,14 @@ def test_the_loss_is_read_when_it_is_told_and_no_sooner(monkeypatch: pytest.Monk
     assert (job.samples[0].group, job.samples[0].reason) == ((0, 1, 2, 3), "why")
     with pytest.raises(UsageError, match="A loss is one number, not a tensor of shape"):
         job.sampler.tell_loss(torch.zeros(2))
+
+
+def test_whoever_listens_gets_each_sample_also_if_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job(monkeypatch, room=False)
+    heard: list[WorkerSample] = []
+    job.sampler.listeners.append(heard.append)
+    for _ in range(5):
+        job.make(600)
+    assert len(heard) == job.num_offered == 4
