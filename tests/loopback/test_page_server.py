@@ -8,10 +8,12 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shoal.control import __main__ as control_main
 from shoal.errors import ResourceError
 from shoal.watch import PageServer, WatchAddress, page_server
 
@@ -219,3 +221,31 @@ def test_it_ends_with_viewers_still_there() -> None:
         while here.recv(4096):
             pass
     page.close()
+
+
+def test_a_job_says_once_that_it_cannot_be_shown_and_where_it_is_shown_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(control_main, "_AGAIN_S", 0.01)
+    job: Any = SimpleNamespace(page=None)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = WatchAddress(*other.getsockname())
+        starting = threading.Thread(target=control_main._show, args=(job, address))
+        starting.start()
+        time.sleep(0.1)
+    starting.join(DEADLINE_S)
+    job.page.close()
+    refused, shown = capsys.readouterr().err.splitlines()
+    assert refused.startswith(f"shoal: The job cannot be shown at {address}: Address already in")
+    assert refused.endswith("The job goes on, and tries again for 30 s.")
+    assert shown == f"shoal: this job is shown at http://{address}/"
+
+
+def test_a_page_for_all_who_can_reach_the_machine_is_said_to_be_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job: Any = SimpleNamespace(page=None)
+    control_main._show(job, WatchAddress("0.0.0.0", 0))
+    job.page.close()
+    said = capsys.readouterr().err
+    assert "to anybody who can reach this machine there: no key is asked for." in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,9 +80,11 @@ def looking(
     elastic: bool = False,
     sync: str = "ripples",
     may_die: tuple[int, ...] = (),
+    prepare: Callable[[int], None] = lambda _port: None,
 ) -> None:
     """Run a job, `look` at the port of its page meanwhile, and end it."""
     port = free_ports_in_a_row(1)
+    prepare(port)
     failures: list[BaseException] = []
 
     def watch() -> None:
@@ -233,6 +236,26 @@ def test_a_browser_shows_what_was_told(
     looking(
         run_workers, tmp_path, look, elastic=elastic, sync="all-reduce" if elastic else "ds-sync"
     )
+
+
+def test_a_job_goes_on_if_it_cannot_be_shown_and_is_shown_once_it_can(
+    run_workers: RunWorkers, tmp_path: Path
+) -> None:
+    with socket.socket() as other:
+
+        def look(port: int) -> None:
+            end = time.monotonic() + DEADLINE_S
+            while not (tmp_path / "pid-2").exists():
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            other.close()
+            await_(port, lambda s: all(each.step for each in s.workers))
+
+        def take(port: int) -> None:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+
+        looking(run_workers, tmp_path, look, slow=9, prepare=take)
 
 
 def test_a_death_is_an_event_and_the_job_goes_on(run_workers: RunWorkers, tmp_path: Path) -> None:

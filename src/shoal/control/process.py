@@ -94,8 +94,9 @@ class ControlProcess:
         `min_members` is how many the job can go on with, by which `quorum`; None: it needs all.
         `host` is an address of this machine that all workers can reach. The file `note` is for
         those who come later, with the key unless everybody `is_key_given`; it is removed when the
-        job ends. The job is shown at `watch`. Raises `ResourceError` if an address cannot be had,
-        the file not be written or the process not be started, `UsageError` for a bad value.
+        job ends. The job is shown at `watch`, if that can be had. Raises `ResourceError` if the
+        address cannot be had, the file not be written or the process not be started, `UsageError`
+        for a bad value.
         """
         terms = terms_of(view, liveness_timeout_s, min_members, quorum)
         orders = Orders(

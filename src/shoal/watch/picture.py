@@ -169,6 +169,11 @@ class Picture:
                 dict(zip(job.members, job.hosts, strict=True)),
             ),
         ]
+        named = {each.rank for each in found if each.kind != "long way"}
+        # Who is slow, or hears late, answers late: that is no other fault.
+        found = [
+            each for each in found if each.kind != "long way" or not named & {each.rank, each.to}
+        ]
         if not found:
             found += _few_requests(job)
         if found:

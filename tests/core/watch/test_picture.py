@@ -57,6 +57,20 @@ def test_the_verdict_and_the_table_agree_on_who_waits_for_whom() -> None:
         assert worker.own_ms + worker.wait_ms + worker.exchange_ms == pytest.approx(80)
 
 
+def test_who_is_slow_and_answers_late_is_named_once() -> None:
+    picture = Picture(0.0)
+    for k in range(6):
+        for rank in range(4):
+            links = tuple(
+                came_over(peer, round_trip_ms=90.0 if 2 in (rank, peer) else 1.0)
+                for peer in range(4)
+                if peer != rank
+            )
+            own_ms = 72.0 if rank == 2 else 40.0
+            picture.take(rank, told(own_ms, 80 - own_ms, links=links), float(k))
+    assert [(v.kind, v.rank) for v in picture.verdicts(now(4), 6.0)] == [("slow worker", 2)]
+
+
 def test_nothing_stands_out_says_where_the_time_goes() -> None:
     (verdict,) = filled(4).verdicts(now(4), 6.0)
     assert verdict.kind == "nothing"
