@@ -224,21 +224,29 @@ def test_it_ends_with_viewers_still_there() -> None:
 
 
 def test_a_job_says_once_that_it_cannot_be_shown_and_where_it_is_shown_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    said: list[str] = []
+    is_said = threading.Event()
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        is_said.set()
+
     monkeypatch.setattr(control_main, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(control_main, "_say", say)
     job: Any = SimpleNamespace(page=None)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = WatchAddress(*other.getsockname())
         starting = threading.Thread(target=control_main._show, args=(job, address))
         starting.start()
-        time.sleep(0.1)
+        assert is_said.wait(DEADLINE_S)
     starting.join(DEADLINE_S)
     job.page.close()
-    refused, shown = capsys.readouterr().err.splitlines()
-    assert refused.startswith(f"shoal: The job cannot be shown at {address}: Address already in")
+    refused, shown = said
+    assert refused.startswith(f"The job cannot be shown at {address}: Address already in use.")
     assert refused.endswith("The job goes on, and tries again for 30 s.")
-    assert shown == f"shoal: this job is shown at http://{address}/"
+    assert shown == f"this job is shown at http://{address}/"
 
 
 def test_a_page_for_all_who_can_reach_the_machine_is_said_to_be_one(
