@@ -20,12 +20,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 from browser import Browser, found_browser
 from torch import nn
 
 import shoal
 from free_ports import free_ports_in_a_row
+from shoal.adapters.arrays.array_means import ArrayMeans
 from shoal.watch import Snapshot
 
 if TYPE_CHECKING:
@@ -166,6 +168,48 @@ def test_a_slow_worker_is_named_over_both_carriers(
                 assert words in said.stdout
 
     looking(run_workers, tmp_path, look, elastic=elastic, sync=sync)
+
+
+def train_arrays(folder: str) -> int:
+    """Average arrays in generated groups until the file `stop` is there; rank 1 is slow."""
+    values = [np.ones(100, np.float32)]
+    with shoal.connect(deadline_s=DEADLINE_S) as communicator:
+        means = ArrayMeans(communicator)
+        with shoal.GeneratedGroups(communicator) as groups:
+            steps = 0
+            while not Path(folder, "stop").exists():
+                time.sleep(OWN_S * (FACTOR if communicator.rank == 1 else 1))
+                groups.tell_loss(0.5)
+                for group in groups.owed():
+                    values = means.parameters(values, group.members, sequence=group.group_id)
+                steps += 1
+    return steps
+
+
+def test_a_job_of_arrays_without_torch_is_shown_too(
+    run_workers: RunWorkers, tmp_path: Path
+) -> None:
+    port = free_ports_in_a_row(1)
+    found: list[Snapshot] = []
+
+    def look() -> None:
+        try:
+            found.append(await_(port, lambda s: blames(1)(s) and len(s.curve) >= 2))
+        finally:
+            (tmp_path / "stop").touch()
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    environment = {"SHOAL_WATCH": f":{port}"}
+    steps = run_workers(
+        train_arrays, 3, str(tmp_path), initialize=False, environment=environment, deadline_s=55
+    )
+    watcher.join(DEADLINE_S)
+    (shown,) = found
+    assert (shown.strategy, shown.transport, shown.is_lock_step) == ("ripples", "shoal", False)
+    assert len(shown.links) == 6
+    assert all(0 < (w.step or 0) <= steps[w.rank] for w in shown.workers)
+    assert {point.loss for point in shown.curve} == {0.5}
 
 
 def shown_in(browser: Browser) -> dict[str, Any]:

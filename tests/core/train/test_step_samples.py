@@ -19,8 +19,9 @@ from shoal.membership import View
 from shoal.strategies import AllReduce, Ripples
 from shoal.trace import SpanKind
 from shoal.train.replica import Stopwatch
-from shoal.train.step_samples import LONGEST_S, StepSampler
+from shoal.train.step_samples import StepSampler
 from shoal.watch import BOUNDS_S, MOST_STEPS, WorkerSample
+from shoal.watch.sampling import LONGEST_S
 from thoroughness import examples
 
 if TYPE_CHECKING:
