@@ -46,7 +46,7 @@ class Course(NamedTuple):
 
 
 class Whereabouts(NamedTuple):
-    """Where a worker stands at the end of a step."""
+    """The place of a worker at the end of a step."""
 
     epoch: int
     group: tuple[int, ...]
