@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 FAULT_AT = 12
 CULPRIT = 2
 DEADLINE_S = 2.0
+FAULTS = [
+    ("hang", f"came too late: own work in step {FAULT_AT + 1} took", 3),
+    ("kill", "has left no record", 2),
+    ("raise", f"failed in step {FAULT_AT + 1}: ArithmeticError: a bad batch.", 3),
+]
+"""Each with what is said of it, and how many records are left."""
 
 
 def train(fault: str, elastic: bool, folder: str) -> str:
@@ -71,14 +77,7 @@ def meet(fault: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("elastic", seldom([False, True], often=[True]))
-@pytest.mark.parametrize(
-    ("fault", "words", "num_records"),
-    [
-        ("hang", f"came too late: own work in step {FAULT_AT + 1} took", 3),
-        ("kill", "has left no record", 2),
-        ("raise", f"failed in step {FAULT_AT + 1}: ArithmeticError: a bad batch.", 3),
-    ],
-)
+@pytest.mark.parametrize(("fault", "words", "num_records"), seldom(FAULTS, often=[FAULTS[-1]]))
 def test_the_culprit_is_named(
     run_workers: RunWorkers,
     tmp_path: Path,

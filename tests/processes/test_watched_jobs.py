@@ -29,6 +29,7 @@ import shoal
 from free_ports import free_ports_in_a_row
 from shoal.adapters.arrays.array_means import ArrayMeans
 from shoal.watch import Snapshot
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +135,10 @@ def blames(rank: int) -> Callable[[Snapshot], bool]:
     return lambda s: [(v.kind, v.rank) for v in s.verdicts] == [("slow worker", rank)]
 
 
-@pytest.mark.parametrize(("elastic", "sync"), [(False, "ripples"), (True, "all-reduce")])
+@pytest.mark.parametrize(
+    ("elastic", "sync"),
+    seldom([(False, "ripples"), (True, "all-reduce")], often=[(True, "all-reduce")]),
+)
 def test_a_slow_worker_is_named_over_both_carriers(
     run_workers: RunWorkers, tmp_path: Path, elastic: bool, sync: str
 ) -> None:
@@ -186,6 +190,7 @@ def train_arrays(folder: str) -> int:
     return steps
 
 
+@pytest.mark.long
 def test_a_job_of_arrays_without_torch_is_shown_too(
     run_workers: RunWorkers, tmp_path: Path
 ) -> None:
@@ -235,7 +240,7 @@ def shown_in(browser: Browser) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize("elastic", seldom([False, True], often=[True]))
 def test_a_browser_shows_what_was_told(
     run_workers: RunWorkers, tmp_path: Path, elastic: bool
 ) -> None:
@@ -282,6 +287,7 @@ def test_a_browser_shows_what_was_told(
     )
 
 
+@pytest.mark.long
 def test_a_job_goes_on_if_it_cannot_be_shown_and_is_shown_once_it_can(
     run_workers: RunWorkers, tmp_path: Path
 ) -> None:
@@ -316,6 +322,7 @@ def test_a_death_is_an_event_and_the_job_goes_on(run_workers: RunWorkers, tmp_pa
     looking(run_workers, tmp_path, look, slow=9, elastic=True, sync="all-reduce", may_die=(2,))
 
 
+@pytest.mark.long
 def test_the_successor_of_the_control_plane_shows_the_job(
     run_workers: RunWorkers, tmp_path: Path
 ) -> None:
