@@ -30,7 +30,11 @@ settings.load_profile("shoal")
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to background jobs: the tests of Ctrl-C send it to their processes."""
+    """Undo what a shell does to background jobs: the tests of Ctrl-C send it to their processes.
+
+    What workers of tests did last is written only where a test asks for it.
+    """
+    os.environ.setdefault("SHOAL_FLIGHT_DIR", "0")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

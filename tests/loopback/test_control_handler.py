@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,12 +33,16 @@ from shoal.control.messages import (
     Rejected,
     Reported,
     Request,
+    Sampled,
+    Shown,
+    ShowRequest,
     Welcome,
     WorkerState,
     encode,
 )
 from shoal.groups import GeneratorConfig
 from shoal.membership import Report
+from shoal.watch import Snapshot, WorkerSample
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -477,3 +482,66 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=examples(200), stateful_step_count=20)
+
+
+def sample() -> WorkerSample:
+    return WorkerSample(
+        training="run-1",
+        strategy="all-reduce",
+        is_lock_step=True,
+        transport="gloo",
+        epoch=0,
+        step=7,
+        num_steps=7,
+        at_s=1.0,
+        own_s=0.7,
+        wait_s=0.0,
+        exchange_s=0.1,
+    )
+
+
+def shown(handler: ControlHandler) -> Snapshot:
+    ((_, reply),) = handler.handle(b"anybody", ShowRequest(1e9), 5_000_000_000)
+    assert isinstance(reply, Shown)
+    return msgspec.json.decode(reply.snapshot, type=Snapshot)
+
+
+def test_a_worker_tells_of_its_training_without_an_answer() -> None:
+    handler = started(2)
+    assert shown(handler).workers[1].step is None
+    assert handler.handle(watch(1), Sampled(1, sample()), 10) == []
+    found = shown(handler)
+    assert (found.workers[1].step, found.workers[1].state) == (7, "alive")
+    assert (found.at_s, found.strategy, found.members) == (1e9, "all-reduce", (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("identity", "rank"), [(ask(1), 1), (watch(0), 1), (b"stranger", 1), (watch(1), 99)]
+)
+def test_nobody_tells_of_another_ones_training_and_nobody_is_answered(
+    identity: bytes, rank: int
+) -> None:
+    """A refusal would be taken for the answer to what that worker has asked before."""
+    handler = started(2)
+    assert handler.handle(identity, Sampled(rank, sample()), 10) == []
+    assert all(each.step is None for each in shown(handler).workers)
+
+
+def test_whoever_looks_sees_what_has_happened() -> None:
+    handler = started(3, min_members=1)
+    handler.disconnected(watch(2), 20)
+    handler.handle(watch(0), Reported(0, 1, Report()), 30)
+    handler.handle(watch(1), Reported(1, 1, Report()), 30)
+    found = shown(handler)
+    assert [each.kind for each in found.events] == ["began", "lost", "view"]
+    assert found.events[1].text.startswith("Rank 2 closed its connection unexpectedly")
+    assert found.members == (0, 1)
+    assert [each.state for each in found.workers] == ["alive", "alive", "lost"]
+
+
+def test_a_job_that_is_over_says_why() -> None:
+    handler = started(2)
+    handler.handle(watch(1), Failed(1, None, "out of memory"), 10)
+    found = shown(handler)
+    assert found.lost == "Rank 1 gave up: out of memory"
+    assert found.verdicts[0].sentence == found.lost

@@ -21,12 +21,16 @@ from shoal.control.messages import (
     Message,
     RefusalKind,
     Rejected,
+    Sampled,
+    Shown,
+    ShowRequest,
     Welcome,
     decode_reply,
     decode_request,
     encode,
 )
 from shoal.groups import GeneratorConfig
+from shoal.watch import MOST_STEPS, LinkSample, StepTimes, WorkerSample
 
 REQUESTS = [
     Join("run-1", 3, 1, GeneratorConfig(slowdown_threshold=None), -5),
@@ -37,10 +41,34 @@ REQUESTS = [
     Failed(1, None, "out of memory"),
     Failed(1, 2, "connection reset"),
     DumpRequest(),
+    ShowRequest(1.8e9),
+    Sampled(
+        3,
+        WorkerSample(
+            training="run-1",
+            strategy="ripples",
+            is_lock_step=False,
+            transport="shoal",
+            epoch=2,
+            step=9,
+            num_steps=4,
+            at_s=1.8e9,
+            own_s=0.4,
+            wait_s=0.1,
+            exchange_s=0.2,
+            loss=0.5,
+            effective_loss=0.01,
+            group=(0, 3),
+            reason="division",
+            recent=(StepTimes(100_000, 25_000, 50_000),) * MOST_STEPS,
+            links=(LinkSample(0, 100, 2, 140_000, 0.05, 0.001),),
+        ),
+    ),
 ]
 REPLIES = [
     Assigned("run-1", 17, (0, 3, 5), "division", more=True),
     Done(),
+    Shown(b"{}"),
     Welcome(10_000),
     Lost(None, "gone"),
     Lost(3, "gone"),

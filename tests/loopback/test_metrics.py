@@ -104,7 +104,7 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
 
 
 def test_a_scrape_says_what_the_snapshot_says() -> None:
-    server = MetricsServer(snapshot, 0)
+    server = MetricsServer(snapshot, 0, by_peer=True)
     try:
         found = scrape(server.port)
     finally:
@@ -140,6 +140,35 @@ def test_a_scrape_says_what_the_snapshot_says() -> None:
     assert found["shoal_operations_under_way",] == 2
     assert found["shoal_rejected_datagrams_total",] == 35
     assert found["shoal_receive_calls_total",] == 50
+
+
+def test_unless_asked_for_peers_there_are_few_series_whatever_the_job() -> None:
+    many = replace(snapshot(), peers=dict.fromkeys(range(2, 300), snapshot().peers[0]))
+    server = MetricsServer(lambda: many, 0)
+    try:
+        found = scrape(server.port)
+    finally:
+        server.close()
+    assert len(found) <= 100
+    labels = {label.partition("=")[0] for _, *rest in found for label in rest}
+    assert labels == {"importance", "operation"}
+    assert found["shoal_sent_bytes_total",] == 5 * COUNTS["sent_bytes"]
+    assert found["shoal_received_packets_total", "importance=important"] == 5 * 450
+    assert found["shoal_sum_missing_bytes_total",] == 5 * sum(range(8))
+    assert found["shoal_peer_wait_seconds_total",] == 0.25 * 5
+
+
+def test_peers_are_asked_for_by_the_environment() -> None:
+    closers: list[Callable[[], None]] = []
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {"SHOAL_METRICS_PORT": str(port - 1), "SHOAL_METRICS_DETAIL": "peers"}
+    serve_if_asked(engine(closers), environment)
+    assert scrape(port)["shoal_round_trip_seconds", "peer=3"] == 0.003
+    closers.pop()()
+    with pytest.raises(UsageError, match="SHOAL_METRICS_DETAIL is 'peers' or nothing, not 'all'"):
+        serve_if_asked(engine(closers), {**environment, "SHOAL_METRICS_DETAIL": "all"})
 
 
 def test_every_scrape_is_a_snapshot_of_its_own() -> None:

@@ -125,7 +125,7 @@ def test_a_traced_run_has_a_counter_event_per_step_and_rank_and_serves_metrics(
     check_samples(outcome, tmp_path / "trace.json")
     for rank in range(2):
         assert any(f'shoal_deadline_seconds{{rank="{rank}"}}' in text for text in scraped)
-    assert all("shoal_sent_bytes_total{peer=" in text for text in scraped)
+    assert all("shoal_sent_bytes_total{rank=" in text for text in scraped)
 
 
 def check_samples(outcome: RunOutcome, path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 from shoal.cli import PartsProgress
 from shoal.errors import ShoalError, UsageError
 from shoal.report import output_console
+from shoal_bench.cli.bench_blame import blame
 
 if TYPE_CHECKING:
     from shoal_bench.bench_file import BenchFile
@@ -159,6 +160,9 @@ def cluster(
         run_plan(plan, json, quick=quick, again=again)
     if studies:
         run_studies(studies, json, quick=quick, again=again, repeats=repeats)
+
+
+bench_app.command()(blame)
 
 
 def _run(

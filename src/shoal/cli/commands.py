@@ -52,6 +52,11 @@ COMMANDS: Final = {
     "launch": Command(
         "shoal.cli.launch:launch", "Run a training script as the workers of a job on this machine."
     ),
+    "watch": Command("shoal.cli.watch:watch", "Show a running job in a browser."),
+    "top": Command("shoal.cli.top:top", "Show a running job in the terminal."),
+    "autopsy": Command(
+        "shoal.cli.autopsy:autopsy", "Say who was late where when a job went wrong."
+    ),
     "schedule": Command(
         "shoal.cli.schedule:schedule", "Show who meets whom in each step, and how fast that mixes."
     ),

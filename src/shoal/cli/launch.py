@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,9 @@ import typer
 
 from shoal.arguments import seconds
 from shoal.cli.launch_display import LaunchDisplay
-from shoal.cli.options import READER_IS_GONE, require_writable
+from shoal.cli.options import READER_IS_GONE, WatchOption, require_writable
 from shoal.lab import check_command
+from shoal.watch import WATCH_VARIABLE, watch_address
 
 
 def launch(
@@ -34,6 +36,7 @@ def launch(
         ),
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
+    watch: WatchOption = None,
 ) -> None:
     """Run a training script as the workers of a job on this machine.
 
@@ -46,6 +49,8 @@ def launch(
     seconds(grace, "--grace")
     require_writable(json)
     check_command(command)
+    if (shown_at := watch_address(watch, {})) is not None:
+        os.environ[WATCH_VARIABLE] = str(shown_at)
     with LaunchDisplay() as display, Relay(display.write) as relay:
         launcher = Launcher(
             command,

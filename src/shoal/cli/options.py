@@ -7,7 +7,9 @@ import math
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from shoal.errors import ResourceError, UsageError
 from shoal.factory_options import check_options
@@ -15,6 +17,13 @@ from shoal.factory_options import check_options
 if TYPE_CHECKING:
     from shoal.strategies import AbstractDefinition
 
+WatchOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Show the job in a browser, at this port of this machine; default: SHOAL_WATCH.",
+    ),
+]
 READER_IS_GONE: Final = 128 + signal.SIGPIPE
 """The exit code when nobody reads the output of others that a command passes on."""
 

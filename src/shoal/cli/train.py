@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from shoal.arguments import seconds
 from shoal.cli import words
 from shoal.cli.display import RunDisplay
 from shoal.cli.options import (
+    WatchOption,
     choose_strategy,
     parse_options,
     parse_slow,
@@ -22,9 +24,11 @@ from shoal.cli.options import (
 from shoal.report import output_console
 from shoal.scenario import slow_words
 from shoal.strategies import STRATEGIES
+from shoal.watch import watch_address
 
 if TYPE_CHECKING:
     from shoal.jobs import RunOutcome, RunSpec
+    from shoal.watch import WatchAddress
 
 ComputeOption = Annotated[
     float | None,
@@ -160,6 +164,7 @@ def train(
     json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
     metrics_port: MetricsOption = None,
+    watch: WatchOption = None,
 ) -> None:
     """Train a real model with worker processes on this machine."""
     from shoal.jobs import RunSpec
@@ -207,11 +212,13 @@ def train(
         is_traced=trace is not None,
     )
     spec.validate()
-    outcome = _run(spec, deadline, control_port)
+    outcome = _run(spec, deadline, control_port, watch_address(watch, os.environ))
     _write(outcome, json, trace)
 
 
-def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
+def _run(
+    spec: RunSpec, deadline: float, control_port: int, watch: WatchAddress | None
+) -> RunOutcome:
     """Run `spec` in a pool of its own, showing it on standard error."""
     from shoal.jobs import WorkerPool, run_spec
     from shoal.workloads import load_dataset, make_model, metric_name
@@ -225,6 +232,7 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
         deadline_s=deadline,
         control_port=control_port,
         uses_transport=spec.transport == "shoal",
+        watch=watch,
     ) as pool:
         with console.status("starting workers"):
             pool.start()

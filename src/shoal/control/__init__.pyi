@@ -34,6 +34,7 @@ from shoal.control.messages import StandBy as StandBy
 from shoal.control.messages import WorkerState as WorkerState
 from shoal.control.messages import decode_reply as decode_reply
 from shoal.control.messages import encode as encode
+from shoal.control.onlooker import Onlooker as Onlooker
 from shoal.control.process import ControlProcess as ControlProcess
 from shoal.control.rendezvous import CardServer as CardServer
 from shoal.control.rendezvous import exchange_cards as exchange_cards

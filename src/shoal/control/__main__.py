@@ -25,9 +25,13 @@ from shoal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     from shoal.control.message_handler import MessageHandler
+    from shoal.watch import PageServer, WatchAddress
 
 _STDIN = 0
 _CLOSE_S = 5.0
+_SHOW_S = 30.0
+"""How long the address of the page is tried: the job that was there before may be ending yet."""
+_AGAIN_S = 0.5
 
 
 def main() -> int:
@@ -62,14 +66,19 @@ def _service(orders: Orders) -> ControlService:
     def leave_word() -> None:
         leave_note({VARIABLE: orders.note}, _note(service, orders))
 
-    def leave_word_if_possible() -> None:
+    def show() -> None:
+        if orders.watch is not None:
+            threading.Thread(target=_show, args=(service, orders.watch), daemon=True).start()
+
+    def go_on_as_possible() -> None:
         try:
             leave_word()
         except ResourceError as error:
-            sys.stderr.write(f"shoal: {error}\n")
+            _say(str(error))
+        show()
 
     if orders.view is None:
-        handler = Standby(terms, orders.keeper, orders.num_finished, leave_word_if_possible)
+        handler = Standby(terms, orders.keeper, orders.num_finished, go_on_as_possible)
     else:
         handler = ControlHandler(terms.membership(orders.view), terms, time.monotonic_ns())
     service = ControlService(key, handler, terms, host=orders.host, port=orders.port)
@@ -79,7 +88,40 @@ def _service(orders: Orders) -> ControlService:
         except ResourceError:
             service.close()
             raise
+        show()
     return service
+
+
+def _show(service: ControlService, address: WatchAddress) -> None:
+    """Show the job at an address, as soon as that can be had: no training ends for want of it."""
+    from shoal.watch import PageServer
+
+    end = time.monotonic() + _SHOW_S
+    is_said = False
+    while service.page is None and time.monotonic() < end:
+        try:
+            service.page = PageServer(address)
+        except ResourceError as error:
+            if not is_said:
+                _say(f"{error} The job goes on, and tries again for {_SHOW_S:.0f} s.")
+            is_said = True
+            time.sleep(_AGAIN_S)
+        else:
+            _say(_shown_at(service.page))
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"shoal: {sentence}\n")
+
+
+def _shown_at(page: PageServer) -> str:
+    """Return where the job is shown, in words, and who else can see it there."""
+    if page.address.is_loopback:
+        return f"this job is shown at {page.url}"
+    return (
+        f"this job is shown at {page.url}, to anybody who can reach this machine there: no key is"
+        " asked for. Without a host, watch=':8265', only this machine can look."
+    )
 
 
 def _note(service: ControlService, orders: Orders) -> bytes:

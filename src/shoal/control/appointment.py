@@ -20,7 +20,7 @@ class Appointment:
     """The one that stands by for rank `keeper`, whose control plane runs on host `host`."""
 
     def __init__(self, keeper: int, host: int) -> None:
-        self._keeper, self._host = keeper, host
+        self.keeper, self._host = keeper, host
         self._asked: int | None = None
         self._unfit: set[int] = set()
         self.endpoint = ""
@@ -31,7 +31,7 @@ class Appointment:
         if self.endpoint or self._asked is not None:
             return None
         willing = set(living) - self._unfit
-        self._asked = who_stands_by(view, self._keeper, self._host, willing)
+        self._asked = who_stands_by(view, self.keeper, self._host, willing)
         return self._asked
 
     def stands(self, rank: int, endpoint: str) -> bool:

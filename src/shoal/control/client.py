@@ -8,6 +8,7 @@ deadline given to the constructor.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
@@ -25,6 +26,9 @@ from shoal.control.messages import (
     Join,
     Leave,
     Prepared,
+    Sampled,
+    Shown,
+    ShowRequest,
     Standing,
 )
 from shoal.control.questions import Questions, Whereabouts
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from shoal.control.member import Member
     from shoal.control.messages import Request, StandBy
     from shoal.groups import GeneratorConfig
+    from shoal.watch import WorkerSample
 
 _CLOSING_S = 2.0
 _MAX_REASON = 1500
@@ -148,6 +153,12 @@ class ControlClient:
         """Return what the control plane knows; works also after a loss."""
         return self._dump(self._deadline_s)
 
+    def show(self) -> bytes:
+        """Return the job as its workers tell of it: a `Snapshot`, as JSON."""
+        late = f"The control plane did not answer rank {self.rank} within {self._deadline_s:g} s."
+        shown = self._questions.look(ShowRequest(time.time()), Shown, late, self._deadline_s)
+        return shown.snapshot
+
     def generator_counters(self, session: str, interval: int = 1) -> dict[str, float]:
         """Return what the generator of `session` has counted so far, by name; {} if unknown.
 
@@ -246,6 +257,17 @@ class ControlClient:
     def note_progress(self) -> None:
         """Let the next heartbeat say that this worker has got on: it is not stuck."""
         self._watcher.progress += 1
+
+    def tell_blocked(self, blocked_ms: Callable[[], int | None]) -> None:
+        """Let heartbeats say for how long this worker's training has been blocked by then."""
+        self._watcher.blocked_ms = blocked_ms
+
+    def tell_sample(self, sample: WorkerSample) -> bool:
+        """Let whoever looks at the job see how this worker's training goes; wait for nothing.
+
+        Return whether there was room for it.
+        """
+        return self._watcher.tell(Sampled(self.rank, sample))
 
     def stuck_workers(self, seconds: float) -> list[int]:
         """Return the workers that are alive and have not got on for `seconds`."""

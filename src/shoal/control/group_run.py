@@ -49,6 +49,8 @@ class GroupRun:
         self._left: dict[int, bytes] = {}
         """The connection of each rank that was in before."""
         self._pending: dict[int, _Pending] = {}
+        self._asked_before: dict[int, int] = {}
+        """How often each worker had asked when the present view began."""
         self.epoch = 0
         """The epoch of the view in which groups are formed."""
 
@@ -100,6 +102,7 @@ class GroupRun:
 
     def keep(self, members: Collection[int], now_ns: int) -> list[Answer]:
         """Let all but `members` out, so that no answer names any of the others."""
+        self._asked_before = dict(self._generator.counters.requests_by_rank)
         return self._remove([rank for rank in self._joined if rank not in members], now_ns)
 
     def _remove(self, leaving: Collection[int], now_ns: int) -> list[Answer]:
@@ -132,6 +135,14 @@ class GroupRun:
             ),
             generator=self._generator.dump(),
         )
+
+    def requests_by_rank(self) -> dict[int, int]:
+        """Return how often each worker that is in has asked for a group in the present view.
+
+        Who has come later would seem slow otherwise.
+        """
+        asked, before = self._generator.counters.requests_by_rank, self._asked_before
+        return {rank: asked.get(rank, 0) - before.get(rank, 0) for rank in self._joined}
 
     def _check(self, identity: bytes, rank: int) -> None:
         if self._joined.get(rank) != identity:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 import shoal
 from shoal.control.appointment import Appointment
 from shoal.control.fact_table import FactTable
@@ -43,7 +45,10 @@ from shoal.control.messages import (
     Reply,
     Reported,
     Request,
+    Sampled,
     SetFact,
+    Shown,
+    ShowRequest,
     StandBy,
     StandbyLost,
     Standing,
@@ -51,15 +56,17 @@ from shoal.control.messages import (
     Successor,
     Unfollow,
     Welcome,
+    WorkerRequest,
 )
 from shoal.control.refusal import Refusal
 from shoal.groups import waiting_for
 from shoal.membership import Arrivals, CutOff, Decision, Proposal, TooFew
 from shoal.membership import Refusal as NotTakenIn
-from shoal.units import NANOSECONDS_PER_MILLISECOND, NANOSECONDS_PER_SECOND
+from shoal.units import NANOSECONDS_PER_MILLISECOND, NANOSECONDS_PER_SECOND, ns_to_seconds
+from shoal.watch import JobNow, Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shoal.control.terms import Terms
     from shoal.membership import Event, Membership, View
@@ -103,6 +110,9 @@ class ControlHandler(MessageHandler):
         self._appointment = Appointment(keeper, hosts.get(keeper, -1))
         self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
+        self._picture = Picture(ns_to_seconds(now_ns))
+        if liveness is None:
+            self._note("began", f"The job begins with {terms.size} workers.", now_ns)
         self._lost: Lost | None = None
         """Why the job is over."""
         self._outside: dict[bytes, Lost] = {}
@@ -157,14 +167,47 @@ class ControlHandler(MessageHandler):
             strangers=self.strangers,
         )
 
+    def show(self, now_ns: int, date_s: float) -> Callable[[], bytes]:
+        """Return what makes a `Snapshot` of the job, in JSON, in any thread."""
+        view = self._membership.view
+        requests: dict[int, int] = {}
+        for run in self._runs.values():
+            requests |= run.requests_by_rank()
+        job = JobNow(
+            epoch=view.epoch,
+            members=view.members,
+            hosts=view.hosts,
+            states=self._liveness.states(),
+            requests=requests,
+            lost="" if self._lost is None else self._lost.reason,
+        )
+        picture, now_s = self._picture.copy(), ns_to_seconds(now_ns)
+        return lambda: msgspec.json.encode(picture.snapshot(job, now_s, date_s))
+
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         if isinstance(message, DumpRequest):
             return [(identity, self.dump(now_ns))]
+        if isinstance(message, ShowRequest):
+            return [(identity, Shown(self.show(now_ns, message.date_s)()))]
+        if isinstance(message, Sampled):
+            self._on_sampled(identity, message, now_ns)
+            return []
         if isinstance(message, SetFact | ReadFacts):
             return [(identity, self._lost or self._facts.act(message))]
         if isinstance(message, Arrive):
             return self._on_arrive(identity, message, now_ns)
         self._check_rank(message.rank)
+        return self._act_for_worker(identity, message, now_ns)
+
+    def _on_sampled(self, identity: bytes, message: Sampled, now_ns: int) -> None:
+        """Take in a sample of whoever is watched over this connection; nobody waits for an answer.
+
+        So it is never refused, either: a refusal would be taken for the answer to something else.
+        """
+        if self._liveness.rank_of(identity) == message.rank:
+            self._picture.take(message.rank, message.sample, ns_to_seconds(now_ns))
+
+    def _act_for_worker(self, identity: bytes, message: WorkerRequest, now_ns: int) -> list[Answer]:
         match message:
             case Heartbeat():
                 return self._on_heartbeat(identity, message, now_ns)
@@ -202,6 +245,10 @@ class ControlHandler(MessageHandler):
                 answers = self._run(message.session).leave(identity, message.rank, now_ns)
                 self._drop_sessions()
                 return [(identity, Done()), *answers]
+
+    def _note(self, kind: str, text: str, now_ns: int) -> None:
+        """Let whoever looks at the job see what has happened."""
+        self._picture.note(kind, text, ns_to_seconds(now_ns))
 
     def _run(self, name: str) -> GroupRun:
         if (run := self._runs.get(name)) is None:
@@ -250,6 +297,8 @@ class ControlHandler(MessageHandler):
             )
             raise Refusal(RefusalKind.MISMATCH, sentence)
         rank = self._liveness.admit(identity, message.rank, now_ns)
+        self._picture.forget(rank)
+        self._note("arrived", f"Rank {rank} has come to join.", now_ns)
         arrived = Arrived(rank, self._terms.size, self._membership.view, self._terms.timeout_ms)
         return [(identity, arrived), *self._successor_for([identity])]
 
@@ -266,6 +315,7 @@ class ControlHandler(MessageHandler):
     def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
         lost = self._outside.get(identity) or self._lost
         is_new = False
+        self._picture.hear(message.rank, message.blocked_ms)
         if lost is None or self._liveness.rank_of(identity) is not None:
             is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
         if lost is not None and identity not in self._told:
@@ -286,6 +336,7 @@ class ControlHandler(MessageHandler):
                 answers += run.remove(rank, now_ns)
             self._drop_sessions()
             reason = f"Rank {rank} has {'finished' if message.is_finished else 'left'}."
+            self._note("finished" if message.is_finished else "left", reason, now_ns)
             self._arrivals.gone(rank)
             self._appointment.gone(rank)
             events = self._membership.leave(rank, reason, now_ns, has_finished=message.is_finished)
@@ -334,6 +385,7 @@ class ControlHandler(MessageHandler):
         if self._liveness.is_lost(lost.rank):
             events = self._membership.ended(lost.rank, now_ns) if has_ended else []
             return self._heed(events, now_ns)
+        self._note("lost", lost.reason, now_ns)
         self._liveness.lose(lost.rank)
         self._arrivals.gone(lost.rank)
         self._appointment.gone(lost.rank)
@@ -353,6 +405,7 @@ class ControlHandler(MessageHandler):
                 case Proposal():
                     answers += self._to(event.members, Proposed(event))
                 case Decision():
+                    self._note_view(event.view, now_ns)
                     answers += self._to(event.view.members, Decided(event))
                     answers += self._go_on_in(event.view, now_ns)
                 case NotTakenIn(rank, reason, code):
@@ -362,6 +415,11 @@ class ControlHandler(MessageHandler):
             if preparation is not None:
                 answers += self._to(preparation.ranks, Prepare(preparation))
         return answers
+
+    def _note_view(self, view: View, now_ns: int) -> None:
+        ranks = ", ".join(map(str, view.members))
+        text = f"View {view.epoch}: {len(view)} members, ranks {ranks}. {view.why}"
+        self._note("view", text.strip(), now_ns)
 
     def _end(self, lost: Lost) -> list[Answer]:
         """Tell the workers that are watched, and those that wait, that the job cannot go on."""
@@ -375,6 +433,8 @@ class ControlHandler(MessageHandler):
         self, absent: Iterable[int], events: Iterable[Event], now_ns: int
     ) -> list[Answer]:
         """Begin in place of a control plane that is lost, without those that are `absent`."""
+        text = f"The control plane has moved to the machine of rank {self._appointment.keeper}."
+        self._note("moved", text, now_ns)
         for rank in absent:
             identity = self._liveness.identity_of(rank)
             self._liveness.lose(rank)

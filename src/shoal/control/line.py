@@ -54,7 +54,7 @@ class Line:
         self._looked_at = now
         return reply
 
-    def keep_up(self, rank: int, progress: int) -> None:
+    def keep_up(self, rank: int, progress: int, blocked_ms: int | None) -> None:
         """Send a heartbeat if one is due. Raises `ServiceSilent` if none is answered any more."""
         if self._silent_s > self._timeout_s:
             message = (
@@ -63,5 +63,5 @@ class Line:
             )
             raise ServiceSilent(message)
         if time.monotonic() >= self._beat_at:
-            self.connection.send(Heartbeat(rank, progress))
+            self.connection.send(Heartbeat(rank, progress, blocked_ms))
             self._beat_at = time.monotonic() + self._interval_s

@@ -94,6 +94,10 @@ class Liveness:
             state = WorkerState.FINISHED if is_finished else WorkerState.LEFT
             self._workers[rank] = _Worker(state)
 
+    def states(self) -> dict[int, str]:
+        """Return what is known of each worker, in a word."""
+        return {rank: worker.state.value for rank, worker in self._workers.items()}
+
     def rank_of(self, identity: bytes) -> int | None:
         """Return the rank that is watched over the connection `identity`."""
         return self._rank_of.get(identity)

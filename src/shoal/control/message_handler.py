@@ -16,6 +16,8 @@ from shoal.decoding import decoded
 from shoal.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.control.group_run import Answer
     from shoal.control.messages import Request
 
@@ -58,6 +60,14 @@ class MessageHandler(ABC):
     @abstractmethod
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         """Act on one message. Raises `Refusal`."""
+
+    def show(self, now_ns: int, date_s: float) -> Callable[[], bytes] | None:
+        """Return what makes a `Snapshot` of the job, in JSON, in any thread; None if nothing does.
+
+        Now it is `date_s` seconds since 1970.
+        """
+        del now_ns, date_s
+        return None
 
     def next(self) -> MessageHandler:
         """Return the handler of what comes from now on: this one, or that which it has become."""

@@ -17,6 +17,7 @@ from msgspec import Meta
 from shoal.control.terms import Terms
 from shoal.groups import GeneratorConfig, GeneratorState
 from shoal.membership import Decision, Position, Preparation, Proposal, Report, View
+from shoal.watch import WorkerSample
 
 MAX_FRAME_BYTES = 1 << 24
 """Longest message the service accepts; a connection that sends more is closed."""
@@ -70,6 +71,9 @@ class Heartbeat(Message, frozen=True):
     progress: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     """A number that grows as the worker gets on: a worker that is alive and stuck shows the same
     number."""
+
+    blocked_ms: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    """How long its training has been blocked by now, for others or for data; None: it is not."""
 
 
 class Goodbye(Message, frozen=True):
@@ -189,6 +193,20 @@ class ReadFacts(Message, frozen=True):
     names: tuple[FactName, ...]
 
 
+class Sampled(Message, frozen=True):
+    """Rank `rank` says how its training goes, for whoever looks. Not answered."""
+
+    rank: RankNumber
+    sample: WorkerSample
+
+
+class ShowRequest(Message, frozen=True):
+    """Someone wants to look at the job. Answered `Shown`."""
+
+    date_s: Annotated[float, Meta(ge=0, le=1e12)]
+    """The seconds since 1970 where it is to be shown: times are told on that clock."""
+
+
 class DumpRequest(Message, frozen=True):
     """Someone wants to look inside. Answered `Dump`."""
 
@@ -225,6 +243,12 @@ class Facts(Message, frozen=True):
     """The values under the names asked for, in their order; None for names not published."""
 
     values: tuple[bytes | None, ...]
+
+
+class Shown(Message, frozen=True):
+    """The job at this moment, as far as its workers tell: a `Snapshot`, as JSON."""
+
+    snapshot: bytes
 
 
 class Left(Message, frozen=True):
@@ -403,7 +427,7 @@ class Dump(Message, frozen=True):
 
 
 FactRequest: TypeAlias = SetFact | ReadFacts
-Request: TypeAlias = (
+WorkerRequest: TypeAlias = (
     Join
     | GroupRequest
     | Leave
@@ -411,7 +435,6 @@ Request: TypeAlias = (
     | Goodbye
     | Failed
     | Reported
-    | Arrive
     | Apply
     | Prepared
     | Standing
@@ -419,9 +442,9 @@ Request: TypeAlias = (
     | Follow
     | Unfollow
     | Moved
-    | DumpRequest
-    | FactRequest
 )
+"""What the control plane takes from workers that it knows."""
+Request: TypeAlias = WorkerRequest | Arrive | Sampled | ShowRequest | DumpRequest | FactRequest
 Reply: TypeAlias = (
     Assigned
     | Done
@@ -429,6 +452,7 @@ Reply: TypeAlias = (
     | Arrived
     | Heard
     | Facts
+    | Shown
     | Left
     | Lost
     | Prepare

@@ -24,6 +24,7 @@ from shoal.control.terms import Terms, terms_of
 from shoal.decoding import decode_json
 from shoal.errors import ResourceError, UsageError
 from shoal.membership import Quorum, View
+from shoal.watch import WatchAddress
 
 if TYPE_CHECKING:
     from shoal.control.key import JobKey
@@ -48,6 +49,8 @@ class Orders(msgspec.Struct, frozen=True):
     """How many workers have finished by now."""
     note: str = ""
     """The file that says where the job is found; nothing if there is none."""
+    watch: WatchAddress | None = None
+    """The address at which it shows the job, while it serves; None: nowhere."""
     is_key_given: bool = False
     """Whether everybody was given the key, so that it need not be in that file."""
 
@@ -84,21 +87,32 @@ class ControlProcess:
         port: int = 0,
         note: str = "",
         is_key_given: bool = False,
+        watch: WatchAddress | None = None,
     ) -> ControlProcess:
         """Start a service for the members of `view` on `host`:`port` (0: any free port).
 
         `min_members` is how many the job can go on with, by which `quorum`; None: it needs all.
         `host` is an address of this machine that all workers can reach. The file `note` is for
         those who come later, with the key unless everybody `is_key_given`; it is removed when the
-        job ends. Raises `ResourceError` if the address cannot be had, the file not be written or
-        the process not be started, `UsageError` for a bad value.
+        job ends. The job is shown at `watch`, if that can be had. Raises `ResourceError` if the
+        address cannot be had, the file not be written or the process not be started, `UsageError`
+        for a bad value.
         """
         terms = terms_of(view, liveness_timeout_s, min_members, quorum)
-        orders = Orders(host, port, key.reveal(), terms, view, note=note, is_key_given=is_key_given)
+        orders = Orders(
+            host,
+            port,
+            key.reveal(),
+            terms,
+            view,
+            note=note,
+            watch=watch,
+            is_key_given=is_key_given,
+        )
         return cls._start(orders)
 
     @classmethod
-    def stand_by(
+    def stand_by(  # noqa: PLR0913 - as for `start`
         cls,
         keeper: int,
         *,
@@ -109,10 +123,12 @@ class ControlProcess:
         port: int = 0,
         note: str = "",
         is_key_given: bool = False,
+        watch: WatchAddress | None = None,
     ) -> ControlProcess:
         """Start a service beside rank `keeper` that stands by for the one that keeps the job.
 
-        When it takes over it writes the file `note`, for those who come later. See `start`.
+        When it takes over it writes the file `note`, for those who come later, and shows the job at
+        `watch`. See `start`.
         """
         return cls._start(
             Orders(
@@ -123,6 +139,7 @@ class ControlProcess:
                 keeper=keeper,
                 num_finished=num_finished,
                 note=note,
+                watch=watch,
                 is_key_given=is_key_given,
             )
         )

@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from shoal.control.messages import Arrived, Welcome, encode
 from shoal.control.server_socket import bind, make_router, start_authenticator
 from shoal.errors import ResourceError
+from shoal.units import ns_to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.control.key import JobKey
     from shoal.control.message_handler import MessageHandler
     from shoal.control.terms import Terms
+    from shoal.watch import PageServer
 
 STOP_COMMAND = b"stop"
 """What the owner writes to the control pipe to end the service in order."""
@@ -55,6 +57,8 @@ class ControlService:
     ) -> None:
         self._tick_ms = terms.tick_ms
         self._handler = handler
+        self.page: PageServer | None = None
+        """What shows the job to viewers, if it is to be shown."""
         self._watch_of_fd: dict[int, bytes] = {}
         self._closed: list[bytes] = []
         """The connections that have closed, of which a last word may not have been read yet."""
@@ -89,6 +93,7 @@ class ControlService:
                 self._read_closed()
                 self._send(self._handler.tick(time.monotonic_ns()))
                 self._handler = self._handler.next()
+            self._show()
             if owner and (control_fd in ready or os.getppid() != owner):
                 command = os.read(control_fd, 64) if control_fd in ready else b""
                 if command.startswith(STOP_COMMAND) or self._handler.is_fixed:
@@ -97,8 +102,18 @@ class ControlService:
                 poller.unregister(control_fd)
                 owner = 0
 
+    def _show(self) -> None:
+        """Let viewers see how the job is now, if there are any."""
+        page, now_ns = self.page, time.monotonic_ns()
+        if page is not None and page.wants(ns_to_seconds(now_ns)):
+            shown = self._handler.show(now_ns, time.time())
+            if shown is not None:
+                page.publish(shown, ns_to_seconds(now_ns))
+
     def close(self) -> None:
         """Close everything, giving what was sent a second to leave."""
+        if self.page is not None:
+            self.page.close()
         self._router.disable_monitor()
         self._events.close(0)
         self._router.close(_LINGER_MS)

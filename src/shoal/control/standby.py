@@ -21,6 +21,7 @@ from shoal.control.messages import (
     Heartbeat,
     Lost,
     RefusalKind,
+    Sampled,
     Unfollow,
     Welcome,
 )
@@ -118,6 +119,8 @@ class Standby(MessageHandler):
                 self._liveness.goodbye(rank, is_finished=is_finished)
                 self._succession.leave(rank, has_finished=is_finished)
                 return [(identity, Done()), *self._ascend(now_ns)]
+            case Sampled():  # from one that has just come over: the next ones will be seen
+                return []
             case Unfollow(rank) if self._liveness.rank_of(identity) == rank:
                 self._liveness.goodbye(rank, is_finished=False)
                 self._succession.forget(rank)

@@ -69,6 +69,8 @@ _TAKEN_S = 6.0
 _TAKEN_PAUSE_S = 0.1
 _HELD_S = 0.005
 """How long a change of the view waits at a time for a training thread that holds it up."""
+_MOST_TIDINGS = 16
+"""The messages without an answer that wait at most: of who hears late, the latest are of no use."""
 _WAKE_ADDRESS = "inproc://watcher"
 
 
@@ -130,10 +132,14 @@ class Watcher:
         """The number of workers with which the job began, where that is told."""
         self.progress = 0
         """What the next heartbeat says of how far this worker has got."""
+        self.blocked_ms: Callable[[], int | None] = _not_known
+        """Returns how long its training has been blocked by now, as heartbeats say it."""
         self._whereabouts, self._key = whereabouts, key
         self._listener, self._member = listener, member
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
+        self._tidings: deque[Request] = deque()
+        """What is sent without an answer, if there is room."""
         self._application: Apply | None = None
         self._waking = threading.Lock()
         self._has_ended = False
@@ -187,6 +193,15 @@ class Watcher:
         if threading.current_thread() is not self._thread:
             posted.answered.wait(deadline_s)
         return posted.is_confirmed
+
+    def tell(self, message: Request) -> bool:
+        """Send `message`, which is not answered, from any thread; return whether there is room."""
+        with self._waking:
+            if self._has_ended or len(self._tidings) >= _MOST_TIDINGS:
+                return False
+            self._tidings.append(message)
+            self._wake_out.send(b"")
+        return True
 
     def stop(self, deadline_s: float, *, is_finished: bool = True) -> None:
         """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
@@ -264,9 +279,10 @@ class Watcher:
                 wait_s = 0.0 if self._changes else self._line.wait_s
                 self._act_on(self._line.receive(wait_s))
                 self._change_view()
+                self._send_tidings()
                 self._send_posted()
                 if not self._has_said_goodbye:  # a heartbeat after it would be a return to life
-                    self._line.keep_up(self.rank, self.progress)
+                    self._line.keep_up(self.rank, self.progress, self.blocked_ms())
             except ServiceGone as gone:
                 self._go_over(gone)
             if self._reserve is not None:
@@ -286,7 +302,7 @@ class Watcher:
                         self._give_up(reserve)
                         return
             if not self._has_said_goodbye:
-                reserve.keep_up(self.rank, self.progress)
+                reserve.keep_up(self.rank, self.progress, self.blocked_ms())
         except ShoalError:
             self._give_up(reserve)
 
@@ -385,6 +401,13 @@ class Watcher:
             if is_goodbye and self._reserve is not None:
                 self._reserve.connection.send(posted.message)
 
+    def _send_tidings(self) -> None:
+        """Send what is not answered, as long as somebody serves who can take it."""
+        with suppress(zmq.Again):  # its queue is full: what is left waits, and the next is dropped
+            while self._tidings and self._is_served and not self._has_said_goodbye:
+                self._line.connection.send(self._tidings[0])
+                self._tidings.popleft()
+
     def _act_on(self, reply: Reply | None) -> None:
         match reply:
             case Lost(rank, reason):
@@ -433,6 +456,10 @@ class Watcher:
             case Refused(reason, code):
                 self._application = None
                 member.fail(of_code(code, reason))
+
+
+def _not_known() -> int | None:
+    return None
 
 
 def _make_pair(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import TracebackType
 
+    from shoal.watch import WatchAddress
+
 Result = TypeVar("Result")
 
 _START_SECONDS = 120.0
@@ -50,7 +52,7 @@ class WorkerPool:
     """`workers` processes that wait for tasks. A context manager: leaving it ends them all.
 
     `uses_transport` says that tasks will open Shoal's transport: its code is loaded once for all.
-    `variables` are added to the workers' environment.
+    `variables` are added to the workers' environment. The job is shown at `watch`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class WorkerPool:
         control_port: int = 0,
         uses_transport: bool = False,
         variables: Mapping[str, str] | None = None,
+        watch: WatchAddress | None = None,
     ) -> None:
         import torch
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own omission
@@ -80,6 +83,7 @@ class WorkerPool:
             control_port=control_port,
             deadline_s=deadline_s,
             variables=dict(variables or {}),
+            watch=watch,
         )
         self.board = Board(self._directory, workers, create=True)
         self._processes: list[BaseProcess] = []

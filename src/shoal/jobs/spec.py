@@ -15,7 +15,7 @@ from shoal.carriers import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_tran
 from shoal.errors import UsageError
 from shoal.scenario import Slowness, check_probability
 from shoal.transport import LARGE
-from shoal.watch import LARGEST_PORT, require_client
+from shoal.watch import LARGEST_PORT, WatchAddress, require_client
 from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     job_key: str
     control_port: int = 0
     deadline_s: float = 60.0
+    watch: WatchAddress | None = None
+    """The address at which the jobs are shown; null: nowhere."""
     variables: dict[str, str] = {}
     """The variables that are added to the workers' environment."""
 

@@ -7,6 +7,7 @@ launcher beyond them.
 from __future__ import annotations
 
 import math
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from shoal.strategies import make_strategy
 from shoal.trace import ListSink, Sample, Span, SpanKind
 from shoal.train import DistributedOptimizer
 from shoal.units import NANOSECONDS_PER_SECOND
-from shoal.watch import MetricsServer
+from shoal.watch import MetricsServer, asks_for_peers
 from shoal.workloads import batches, loss_of, make_model, make_optimizer
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class _Loop:
         self.padding.leave_out(waited_ns / NANOSECONDS_PER_SECOND)
         loss.backward()
         stopwatch.add(SpanKind.COMPUTE, begin_ns + waited_ns, self.padding.compute_end_ns)
+        self.optimizer.tell_loss(loss)
         self.optimizer.step()
         if self.decay is not None:
             self.decay.step()
@@ -185,7 +187,8 @@ def _metrics(optimizer: DistributedOptimizer, spec: RunSpec, rank: int) -> Itera
         yield
         return
     read = cast("Callable[[], TransportStats]", optimizer.transport_stats)  # never None over shoal
-    server = MetricsServer(read, spec.metrics_port + rank)
+    by_peer = asks_for_peers(os.environ)
+    server = MetricsServer(read, spec.metrics_port + rank, by_peer=by_peer)
     try:
         yield
     finally:

@@ -113,6 +113,7 @@ def _join(rank: int, settings: PoolSettings) -> Session:
         deadline_s=settings.deadline_s,
         job_key=settings.job_key,
         control_port=settings.control_port,
+        watch=settings.watch,
     )
 
 

@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import DeadlineExceeded, ProtocolError, ResourceError, ShoalError, WorkerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger(__name__)
 
 _OF_THE_JOB: Final = (WorkerLost, DeadlineExceeded, ProtocolError, ResourceError)
 """Errors after which this worker cannot go on; a `UsageError` is one of the script's, which may."""
+
+
+def _nothing(_error: ShoalError) -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -45,6 +49,8 @@ class Endings:
     failure: ShoalError | None = None
     is_interrupted: bool = False
     """Whether the script ends by an exception: then no more needs to be said."""
+    on_failure: Callable[[ShoalError], None] = _nothing
+    """What is called with the first error of the job."""
     is_leaving: bool = False
     """Whether this worker leaves at the end of its step, and the others go on."""
 
@@ -60,7 +66,9 @@ class Endings:
         try:
             yield
         except _OF_THE_JOB as error:
-            self.failure = self.failure or error
+            if self.failure is None:
+                self.failure = error
+                self.on_failure(error)
             raise
 
     @property

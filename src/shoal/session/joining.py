@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from shoal.control import ControlFacts, RunningJob
     from shoal.membership import View
+    from shoal.watch import WatchAddress
 
     Find: TypeAlias = Callable[[Callable[[], bytes | None]], RunningJob | None]
     """Finds the job that runs by what reads the note of it."""
@@ -222,6 +223,7 @@ def serve_control(
     port: int,
     going_on: GoingOn | None = None,
     is_key_given: bool = False,
+    watch: WatchAddress | None = None,
 ) -> ControlProcess | None:
     """Start the control plane on rank 0 and tell the others where it is.
 
@@ -240,6 +242,7 @@ def serve_control(
             liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=going_on is None),
             note="" if going_on is None else os.environ.get(VARIABLE, ""),
             is_key_given=is_key_given,
+            watch=watch,
         )
     except ResourceError as error:
         meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")

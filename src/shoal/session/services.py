@@ -19,6 +19,7 @@ from shoal.wire import from_environment
 
 if TYPE_CHECKING:
     from shoal.control import ControlClient, JobKey, StandBy
+    from shoal.watch import WatchAddress
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +27,19 @@ _log = logging.getLogger(__name__)
 class Services:
     """The control planes of a job with this key; `first` is the one that the job begins with.
 
-    The key need not be left for others if all are given it (`is_key_given`).
+    Whichever serves shows the job at `watch`. The key need not be left for others if all are given
+    it (`is_key_given`).
     """
 
     def __init__(
-        self, key: JobKey, *, is_key_given: bool, first: ControlProcess | None = None
+        self,
+        key: JobKey,
+        *,
+        is_key_given: bool,
+        first: ControlProcess | None = None,
+        watch: WatchAddress | None = None,
     ) -> None:
+        self._watch = watch
         self._key, self._is_key_given, self._first = key, is_key_given, first
         self._lock = threading.Lock()
         self._is_closed = False
@@ -98,6 +106,7 @@ class Services:
                     host=host,
                     port=port,
                     note=os.environ.get(VARIABLE, ""),
+                    watch=self._watch,
                     is_key_given=self._is_key_given,
                 )
             except ResourceError as error:  # that address is another machine's, or is in use

@@ -39,7 +39,9 @@ from shoal.control import (
 from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import Launch, rank_asked_for
 from shoal.membership import GoingOn, View
+from shoal.session.broken_connections import blame
 from shoal.session.endings import Endings
+from shoal.session.flight_recorder import FlightRecorder
 from shoal.session.forked_child import let_go_of
 from shoal.session.joining import (
     Meeting,
@@ -61,6 +63,7 @@ from shoal.session.next_training import NextTraining
 from shoal.session.services import Services
 from shoal.session.uncaught import UncaughtReporter
 from shoal.session.ways import Ways, close_aside, open_apart
+from shoal.watch import watch_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from shoal.control import ControlFacts, RunningJob
     from shoal.membership import Decision, Proposal
     from shoal.session.engine_share import EngineShare
+    from shoal.watch import WatchAddress
     from shoal.wire import UdpEngine
 
 _log = logging.getLogger(__name__)
@@ -77,8 +81,6 @@ _log = logging.getLogger(__name__)
 _current: Session | None = None
 
 DEFAULT_DEADLINE_S = 60.0
-_LEAVER_S = 1.0
-"""How long a broken connection waits to hear that its far end has left of its own accord."""
 
 
 class Session:
@@ -118,7 +120,11 @@ class Session:
         """One for each training, so that none meets the conversations of another."""
         self.next_training = NextTraining()
         """What the next training takes up."""
-        self.endings = Endings()
+        job = f"{meeting.key.reveal()} {meeting.launch.world_size}"
+        self.recorder = FlightRecorder(self.rank, job, lambda: self.member.view)
+        """What this worker did last."""
+        control.tell_blocked(self.recorder.blocked_ms)
+        self.endings = Endings(on_failure=self.recorder.fail)
         """How this worker's trainings end."""
         self._runs = 0
 
@@ -289,6 +295,7 @@ class Session:
             transport.go_on_in(view)
         if self._share is not None:
             self._share.resume()
+        self.recorder.note_view(view)
         _log.info("view %d: ranks %s. %s", view.epoch, view.members, view.why)
 
     def _move_over(self, engine: UdpEngine) -> None:
@@ -319,6 +326,7 @@ class Session:
     def report_failure(self, error: BaseException) -> None:
         """Tell the others that this worker cannot go on, unless another one is to blame."""
         self.endings.is_interrupted = True
+        self.recorder.fail(error)
         if not isinstance(error, WorkerLost):
             self.control.report_failure(f"{type(error).__name__}: {error}")
 
@@ -333,6 +341,7 @@ class Session:
         is_finished = not (self.endings.are_in_the_middle or self.endings.is_leaving)
         self.control.close(is_finished=is_finished)
         self.endings.warn(self.world_size)
+        self.recorder.close()
         self._ways.close()
         if self._share is not None:
             self._share.close()
@@ -370,6 +379,7 @@ def init(
     min_workers: int | None = None,
     patience_s: float | None = None,
     quorum: str = GoingOn().quorum.value,
+    watch: str | int | None = None,
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
@@ -384,12 +394,15 @@ def init(
     it, a loss ends the job for all. A process that calls this while such a job runs, at
     MASTER_ADDR or where SHOAL_JOB says, joins that. `quorum` says which part of it goes on when
     some cannot be reached that may be well: "majority", or "any", so that several parts may.
+    `watch` (default: SHOAL_WATCH) is where the control plane's machine shows the job to browsers,
+    such as ":8265"; without a host only that machine can look.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
     be had.
     """
     deadline_s = checked_deadline(deadline_s, control_port)
+    shown_at = watch_address(watch, os.environ)
     _check_none_is_open()
     is_ours = not dist.is_initialized()
     job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
@@ -408,7 +421,7 @@ def init(
     else:
         show_log(dist.get_rank())
     if running is not None:
-        services = Services(running.key, is_key_given=job_key is not None)
+        services = Services(running.key, is_key_given=job_key is not None, watch=shown_at)
         session = _join_running(running, deadline_s, going_on, services)
     else:
         wanted = wanted_address(os.environ) or (os.environ.get("MASTER_ADDR", "127.0.0.1"), 0)
@@ -419,8 +432,10 @@ def init(
             control_port=control_port or wanted[1],
             shares_group=not is_ours,
             going_on=going_on,
+            watch=shown_at,
         )
         session.owns_default_group = is_ours
+    session.recorder.listen()
     _uncaught.install()
     atexit.register(shutdown)
     return session
@@ -434,6 +449,7 @@ def start_session(
     control_port: int = 0,
     shares_group: bool = False,
     going_on: GoingOn | None = None,
+    watch: WatchAddress | None = None,
 ) -> Session:
     """Make this process's session on an initialized torch.distributed. See `init`.
 
@@ -450,13 +466,8 @@ def start_session(
     session: Session | None = None
 
     def on_peer_error(rank: int | None, text: str) -> None:
-        if session is None:
-            return
-        if rank is None:
-            _blame_who_left(session)
-            return
-        reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
-        session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
+        if session is not None:
+            blame(session, rank, text)
 
     communicator = TorchCommunicator(
         deadline_s=deadline_s, process_group=group, on_peer_error=on_peer_error
@@ -474,9 +485,10 @@ def start_session(
         port=control_port,
         going_on=going_on,
         is_key_given=job_key is not None,
+        watch=watch,
     )
-    services = Services(meeting.key, is_key_given=job_key is not None, first=service)
-
+    is_given = job_key is not None
+    services = Services(meeting.key, is_key_given=is_given, first=service, watch=watch)
     try:
         control = ControlClient(
             find_control(meeting, deadline_s),
@@ -494,15 +506,10 @@ def start_session(
         control.after_move = lambda: leave_word_again(
             meeting, control.endpoint, deadline_s, is_key_given=job_key is not None
         )
-    is_elastic = going_on is not None
     parts = meeting, communicator, control, member, deadline_s, services, group
-    session = _current = Session(*parts, is_elastic=is_elastic)
-    _log.info(
-        "joined %d workers as one of host %d; the control plane is at %s",
-        session.world_size,
-        session.host,
-        control.endpoint,
-    )
+    session = _current = Session(*parts, is_elastic=going_on is not None)
+    where = session.world_size, session.host, control.endpoint
+    _log.info("joined %d workers as one of host %d; the control plane is at %s", *where)
     return session
 
 
@@ -535,14 +542,6 @@ def _join_running(
     _current = session
     _log.info("came to join, as rank %d, the job at %s", control.rank, control.endpoint)
     return session
-
-
-def _blame_who_left(session: Session) -> None:
-    """Name the worker that left in the middle of a training, if a connection has ended."""
-    rank = session.control.await_leaver(_LEAVER_S)
-    if rank is not None:
-        message = f"Rank {rank} has left in the middle of a training, without finish()."
-        session.communicator.abort(WorkerLost(message, rank))
 
 
 def _forget_in_child() -> None:

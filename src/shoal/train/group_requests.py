@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shoal.carriers import in_profile
 from shoal.strategies import Group
 from shoal.trace import SpanKind
 from shoal.watch import Remark, SlowWorker, slow_worker
@@ -34,7 +33,7 @@ class GroupRequests:
     def ask(self, step: int, stopwatch: Stopwatch) -> Group:
         """Return this worker's group once all its members have asked."""
         start_ns = time.monotonic_ns()
-        with in_profile("shoal:wait"):  # a span says whom for, which is known only afterwards
+        with stopwatch.entered(SpanKind.WAIT):  # whom for is known only afterwards
             assigned = self._replica.groups.request_group(self._replica.session, step)
         end_ns = time.monotonic_ns()
         stopwatch.add(SpanKind.WAIT, start_ns, end_ns, assigned.members, assigned.reason)

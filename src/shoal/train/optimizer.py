@@ -29,7 +29,7 @@ from shoal.train.flat_parameters import FlatParameters
 from shoal.train.handing_on import take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.transport_samples import TransportSampler
+from shoal.train.step_samples import StepSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 from shoal.watch import Remark, remarks
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from shoal.trace import TraceSink
     from shoal.train.executor import AbstractExecutor
     from shoal.train.sample_counts import SampleCounts
+    from shoal.watch import WorkerSample
     from shoal.wire import TransportStats
 
 
@@ -145,7 +146,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
         self._definition = strategy
         self._endings = session.endings
-        self.stopwatch = Stopwatch(session.rank, trace)
+        self.stopwatch = Stopwatch(session.rank, trace, session.recorder.flight)
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
             given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}
@@ -183,7 +184,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )
         self._sole = SoleSynchronizer(model)
-        self._sampler = TransportSampler(self._communicator, self.stopwatch)
+        self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
         self._remark_log = RemarkLog(name, self.remarks)
         is_compared = strategy.family is Family.SUMS
         self._alike_check = AlikeCheck(
@@ -238,6 +239,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         stats = self.transport_stats()
         return (*(() if stats is None else remarks(stats)), *self._synchronizer.remarks())
 
+    def tell_loss(self, loss: float | Tensor) -> None:
+        """Let whoever looks at the job see the loss of this worker's step: a number or a tensor.
+
+        It is read about once a second, so that nothing waits for a GPU in between. A `closure`
+        that `step` is given tells it by what it returns. Raises `UsageError` for more than one
+        number.
+        """
+        self._samples.tell_loss(loss)
+
+    def on_sample(self, take: Callable[[WorkerSample], object]) -> None:
+        """Call `take` with what this worker tells of its training, at a step's end, once a second.
+
+        `shoal.watch` has such callbacks for TensorBoard, Weights & Biases and MLflow.
+        """
+        self._samples.listeners.append(take)
+
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
@@ -281,7 +298,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.replica.groups.note_progress()
         self._training.num_steps += 1
         self._training.is_averaged = False
-        self._sampler.end_step()
+        if loss is not None:
+            self._samples.tell_loss(loss)
+        self._samples.end_step(self._num_steps)
         self.stopwatch.step = self._num_steps
         with self._endings.noting():
             self._alike_check.look(self._num_steps)

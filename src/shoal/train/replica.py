@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from shoal.arguments import whole_number
 from shoal.carriers import in_profile
+from shoal.errors import DeadlineExceeded, WorkerLost
 from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
+from shoal.watch import Doing, Flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +41,18 @@ class Stopwatch:
     Those that are timed here are seen by torch's profiler as well, as "shoal:exchange" and so on.
     """
 
-    def __init__(self, rank: int, sink: TraceSink | None = None) -> None:
+    def __init__(
+        self, rank: int, sink: TraceSink | None = None, flight: Flight | None = None
+    ) -> None:
         self.rank = rank
         self.step = 0
         self.sink: TraceSink = NullSink() if sink is None else checked_sink(sink)
         self.total_ns = dict.fromkeys(SpanKind, 0)
+        self.flight = flight or Flight()
+        """What is written if something goes wrong."""
+        self.group: tuple[int, ...] = ()
+        """The members of the last group, of which `reason` says why."""
+        self.reason = ""
 
     @contextmanager
     def span(
@@ -52,10 +61,24 @@ class Stopwatch:
         """Account the body of the `with` statement as time of `kind`."""
         start_ns = time.monotonic_ns()
         try:
-            with in_profile(f"shoal:{kind}"):
+            with self.entered(kind, members):
                 yield
         finally:
             self.add(kind, start_ns, time.monotonic_ns(), members, reason)
+
+    @contextmanager
+    def entered(self, kind: SpanKind, members: tuple[int, ...] = ()) -> Iterator[None]:
+        """Let it be known that this worker is blocked meanwhile; it is accounted afterwards."""
+        self.flight.doing = Doing(str(kind), time.monotonic_ns(), members)
+        try:
+            with in_profile(f"shoal:{kind}"):
+                yield
+        except (DeadlineExceeded, WorkerLost):
+            raise  # what it was blocked by then is what its record tells
+        except BaseException:
+            self.flight.doing = None
+            raise
+        self.flight.doing = None
 
     def add(
         self,
@@ -67,6 +90,9 @@ class Stopwatch:
     ) -> None:
         """Account a stretch that was timed elsewhere."""
         self.total_ns[kind] += end_ns - start_ns
+        self.flight.note(str(kind), start_ns, end_ns, members, reason)
+        if members:
+            self.group, self.reason = members, reason
         self.sink.record(
             Span(kind, self.rank, self.step, start_ns, end_ns - start_ns, members, reason)
         )

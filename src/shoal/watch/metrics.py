@@ -8,6 +8,7 @@ nobody reads. Names and units follow Prometheus' conventions; every sample bears
 | --- | --- | --- |
 | SHOAL_METRICS_PORT | first port to serve on; add the rank on this host | none: not served |
 | SHOAL_METRICS_BIND | address to serve on | 127.0.0.1 |
+| SHOAL_METRICS_DETAIL | `peers`: by peer and layer class, many series | all peers together |
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from shoal.extras import install
 from shoal.launch import rank_on_host
 
 if TYPE_CHECKING:
-    from shoal.wire import OperationStats, PeerStats, TransportStats, UdpEngine
+    from shoal.wire import OperationStats, Traffic, TransportStats, UdpEngine
 
 LOOPBACK: Final = "127.0.0.1"
 LARGEST_PORT: Final = 65535
+_PEERS: Final = "peers"
 
 Labelled = Iterable[tuple[tuple[str, ...], float]]
 """Values of further labels, and a figure."""
@@ -37,22 +39,24 @@ class _Metric:
 
     name: str
     text: str
-    values: Callable[[PeerStats], Labelled]
+    values: Callable[[Traffic], Labelled]
     labels: tuple[str, ...] = ()
     counts: bool = True
     """Whether it only grows."""
+    is_detail: bool = False
+    """Whether all peers together have no such figure, or it is another one's by class."""
 
 
-def _field(name: str) -> Callable[[PeerStats], Labelled]:
+def _field(name: str) -> Callable[[Traffic], Labelled]:
     return lambda peer: [((), getattr(peer, name))]
 
 
-def _classes(name: str) -> Callable[[PeerStats], Labelled]:
+def _classes(name: str) -> Callable[[Traffic], Labelled]:
     return lambda peer: [((str(k),), value) for k, value in enumerate(getattr(peer, name))]
 
 
-def _importance(way: str) -> Callable[[PeerStats], Labelled]:
-    def values(peer: PeerStats) -> Labelled:
+def _importance(way: str) -> Callable[[Traffic], Labelled]:
+    def values(peer: Traffic) -> Labelled:
         important = getattr(peer, f"important_{way}_packets")
         whole = getattr(peer, f"{way}_packets")
         return [(("important",), important), (("ordinary",), max(0, whole - important))]
@@ -68,6 +72,7 @@ _OF_PEERS: Final = (
         "Data packets sent, by the layer class in their tags.",
         _classes("sent_packets_by_class"),
         ("layer_class",),
+        is_detail=True,
     ),
     _Metric(
         "sent_again_packets",
@@ -100,6 +105,7 @@ _OF_PEERS: Final = (
         "Data packets received, by the layer class in their tags.",
         _classes("received_packets_by_class"),
         ("layer_class",),
+        is_detail=True,
     ),
     _Metric(
         "unused_packets",
@@ -174,12 +180,14 @@ _OF_PEERS: Final = (
         "Smoothed round trip time to the peer, its processing included.",
         _field("round_trip_s"),
         counts=False,
+        is_detail=True,
     ),
     _Metric(
         "credit_packets",
         "Packets that may be sent to the peer now.",
         _field("credit_packets"),
         counts=False,
+        is_detail=True,
     ),
 )
 
@@ -250,26 +258,41 @@ _OF_RANK: Final[tuple[tuple[str, str, Callable[[TransportStats], float], bool], 
 class TransportCollector:
     """Metrics of one rank, as `prometheus_client` asks for them: afresh at every scrape."""
 
-    def __init__(self, read: Callable[[], TransportStats]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], TransportStats], *, by_peer: bool = False) -> None:
+        self._read, self._by_peer = read, by_peer
 
     def collect(self) -> Iterator[Any]:
-        """Yield metric families."""
+        """Yield metric families: of each peer, or of all together."""
         stats = self._read()
         rank = str(stats.rank)
         for metric in _OF_PEERS:
-            rows = [
-                ((rank, str(peer), *labels), value)
-                for peer, each in stats.peers.items()
-                for labels, value in metric.values(each)
-            ]
-            labels = ("rank", "peer", *metric.labels)
+            if self._by_peer:
+                rows = [
+                    ((rank, str(peer), *labels), value)
+                    for peer, each in stats.peers.items()
+                    for labels, value in metric.values(each)
+                ]
+                labels: tuple[str, ...] = ("rank", "peer", *metric.labels)
+            elif metric.is_detail:
+                continue
+            else:
+                labels, rows = _together(metric, stats.total, rank)
             yield _family(metric.name, metric.text, labels, rows, counts=metric.counts)
         for name, text, figure, counts in _OF_OPERATIONS:
             rows = [((rank, kind), figure(each)) for kind, each in stats.operations.items()]
             yield _family(name, text, ("rank", "operation"), rows, counts=counts)
         for name, text, of_rank, counts in _OF_RANK:
             yield _family(name, text, ("rank",), [((rank,), of_rank(stats))], counts=counts)
+
+
+def _together(
+    metric: _Metric, total: Traffic, rank: str
+) -> tuple[tuple[str, ...], list[tuple[tuple[str, ...], float]]]:
+    """Return the labels and rows of a metric of all peers together, all layer classes in one."""
+    values = list(metric.values(total))
+    if metric.labels == ("layer_class",):
+        return ("rank",), [((rank,), sum(value for _, value in values))]
+    return ("rank", *metric.labels), [((rank, *labels), value) for labels, value in values]
 
 
 def _family(name: str, text: str, labels: Iterable[str], rows: Labelled, *, counts: bool) -> Any:
@@ -294,17 +317,24 @@ def require_client() -> None:
 class MetricsServer:
     """Serves what `read` returns at http://`bind`:`port`/metrics until it is closed.
 
+    All peers together, unless it is asked for `by_peer`: those are up to 80 series for each.
+
     Raises `UsageError` without `prometheus_client`, `ResourceError` if the port cannot be had.
     """
 
     def __init__(
-        self, read: Callable[[], TransportStats], port: int, *, bind: str = LOOPBACK
+        self,
+        read: Callable[[], TransportStats],
+        port: int,
+        *,
+        bind: str = LOOPBACK,
+        by_peer: bool = False,
     ) -> None:
         require_client()
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
-        registry.register(TransportCollector(read))
+        registry.register(TransportCollector(read, by_peer=by_peer))
         try:
             self._server, self._thread = start_http_server(port, bind, registry)
         except OSError as error:
@@ -337,4 +367,14 @@ def serve_if_asked(engine: UdpEngine, environment: Mapping[str, str] | None = No
         message = f"SHOAL_METRICS_PORT must be a port from 1 to {LARGEST_PORT}, not {text!r}."
         raise UsageError(message)
     bind = given.get("SHOAL_METRICS_BIND") or LOOPBACK
-    engine.at_close(MetricsServer(engine.stats, port, bind=bind).close)
+    by_peer = asks_for_peers(given)
+    engine.at_close(MetricsServer(engine.stats, port, bind=bind, by_peer=by_peer).close)
+
+
+def asks_for_peers(environment: Mapping[str, str]) -> bool:
+    """Return whether the environment asks for metrics of each peer. Raises `UsageError`."""
+    text = environment.get("SHOAL_METRICS_DETAIL", "")
+    if text not in ("", _PEERS):
+        message = f"SHOAL_METRICS_DETAIL is {_PEERS!r} or nothing, not {text!r}."
+        raise UsageError(message)
+    return text == _PEERS

@@ -21,6 +21,7 @@ from shoal.wire.shown import shown_by as shown_by
 from shoal.wire.sockets import open_sockets as open_sockets
 from shoal.wire.stats import OperationStats as OperationStats
 from shoal.wire.stats import PeerStats as PeerStats
+from shoal.wire.stats import Traffic as Traffic
 from shoal.wire.stats import TransportStats as TransportStats
 from shoal.wire.sum_options import EXACT as EXACT
 from shoal.wire.sum_options import SumOptions as SumOptions

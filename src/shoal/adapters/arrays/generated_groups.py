@@ -7,6 +7,7 @@ averaged in the groups, and how, is the caller's (`array_means`). (docs/papers.m
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
@@ -25,6 +26,8 @@ from shoal.errors import MismatchError, ResourceError
 from shoal.groups import GeneratorConfig
 from shoal.launch import read_launch
 from shoal.membership import View
+from shoal.strategies import Ripples
+from shoal.watch import Course, Sampler, Whereabouts, watch_address
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,8 +51,8 @@ class GeneratedGroups:
 
     after each local step. Several models are averaged in the groups of one of these, since those of
     two could wait for each other in a circle. A rank that is lost ends the others' waits, for
-    groups and in `communicator`, with `WorkerLost`. Raises `ResourceError` if rank 0 cannot serve
-    the control plane, `MismatchError` if ranks disagree.
+    groups and in `communicator`, with `WorkerLost`. The job is shown where SHOAL_WATCH says. Raises
+    `ResourceError` if rank 0 cannot serve the control plane, `MismatchError` if ranks disagree.
     """
 
     def __init__(
@@ -78,6 +81,9 @@ class GeneratedGroups:
         except BaseException:
             self._stop_service()
             raise
+        self._loss: float | None = None
+        course = Course(f"{_SESSION}-{self._number}", Ripples.word, Ripples.is_lock_step, "shoal")
+        self._sampler = Sampler(course, communicator.stats, self._client.tell_sample)
 
     def owed(self) -> Iterator[Assigned]:
         """Yield the groups that this rank is to average in before its next step, in their order.
@@ -86,14 +92,29 @@ class GeneratedGroups:
         the next is asked for. A group of this rank alone is left out. Raises `WorkerLost` and
         `DeadlineExceeded`.
         """
-        more = True
+        more, wait_ns, exchange_ns = True, 0, 0
         while more:
+            begin_ns = time.monotonic_ns()
             assigned = self._client.request_group(_SESSION, self._step)
+            granted_ns = time.monotonic_ns()
+            wait_ns += granted_ns - begin_ns
             if len(assigned.members) > 1:
                 number = self._number << 32 | assigned.group_id  # another generator's has another
                 yield replace(assigned, group_id=number)
+                exchange_ns += time.monotonic_ns() - granted_ns  # the caller has averaged
             more = assigned.more
         self._step += 1
+        where = Whereabouts(0, assigned.members, assigned.reason)
+        blocked_ns = wait_ns, exchange_ns
+        self._sampler.end_step(self._step, time.monotonic_ns(), blocked_ns, where, self._take_loss)
+
+    def tell_loss(self, loss: float) -> None:
+        """Let whoever looks at the job see the loss of this rank's step."""
+        self._loss = float(loss)
+
+    def _take_loss(self) -> float | None:
+        loss, self._loss = self._loss, None
+        return loss
 
     def requests_by_rank(self) -> dict[int, int]:
         """Return how often each rank has asked: a slow one less often than the others."""
@@ -164,6 +185,7 @@ class GeneratedGroups:
                     key=self._key,
                     view=View.first(communicator.world_size),
                     liveness_timeout_s=usual_liveness_timeout_s(communicator.deadline_s),
+                    watch=watch_address(None, os.environ),
                 )
                 text = self._service.endpoint
             except ResourceError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers import in_profile, reserve_channels
+from shoal.carriers import reserve_channels
 from shoal.strategies import (
     Act,
     AnswerPairs,
@@ -167,7 +167,7 @@ class PairsExecutor(AbstractExecutor):
         if self._active is None:
             return
         begin_ns = time.monotonic_ns()
-        with in_profile("shoal:exchange"):
+        with self.replica.stopwatch.entered(SpanKind.EXCHANGE):
             exchange = self._active.wait()
         if exchange is not None:
             self._account(exchange, begin_ns, time.monotonic_ns())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers import in_profile, unasked
+from shoal.carriers import unasked
 from shoal.errors import UsageError
 from shoal.strategies import Act, Exchange, Pulled
 from shoal.trace import SpanKind
@@ -174,7 +174,8 @@ class ServersExecutor(AbstractExecutor):
         """Wait for the pull of `pieces`, and let them be the model's."""
         since_ns = since_ns or time.monotonic_ns()
         with torch.no_grad():
-            with in_profile("shoal:exchange"):  # how long it was held back is in the answer
+            # how long it was held back is in the answer
+            with self.replica.stopwatch.entered(SpanKind.EXCHANGE):
                 pulled = self._serving.client.take(pieces)
             self._serving.hand_over(pieces)
         self._account(since_ns, pulled.held_ns)

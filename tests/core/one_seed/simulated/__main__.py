@@ -27,6 +27,7 @@ def main() -> int:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     num_bad = num_tried = 0
     fired: Counter[str] = Counter()
+    os.environ["SHOAL_FLIGHT_DIR"] = "0"
     since = time.monotonic()
     with simulated():
         for seed in range(given.first, given.first + given.count):
