@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
+.PHONY: demo docs test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -51,6 +51,16 @@ test-switch-config:
 	$(PYTHON) -m venv $(VENV)-switch-config
 	$(VENV)-switch-config/bin/python -m pip install --quiet -e . pyavd yangson pyang pyyaml $(FRAMEWORK_TESTS)
 	$(VENV)-switch-config/bin/python -m pytest -q tests/core/lab/switch_config
+
+# The site, into build/docs/html. Whatever is wrong in it, a dead link or anchor too, is an error.
+# No link off the site is fetched: build/docs/external-links.txt lists them.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html"
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

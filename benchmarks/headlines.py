@@ -1,7 +1,9 @@
-"""The README's figures: what a reader asks first, taken from the result files of three suites."""
+"""What a reader asks first, taken from the result files of three suites."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from shoal_bench.cluster.outcome_rows import RATIO, TIME
@@ -85,6 +87,33 @@ def _scenario(row: Row, times: Mapping[str, str]) -> str:
     peer = f"{_figure(row.peer_value)} ({_CONTENDERS.get(row.peer or '', row.peer)})"
     best = f"{number(row.value)} ({_CONTENDERS.get(mode, mode)})"
     return f"| {_SCENARIOS.get(scenario, scenario)} | {plain} | {peer} | {ours} | {best} |"
+
+
+def one_setting_sentences(rows: Sequence[Row]) -> list[str]:
+    """Return what one setting did in every scenario, beside DDP and the best without Shoal.
+
+    A time that no run reached is at least its limit.
+    """
+    times = {row.case: row for row in rows if row.metric.startswith(TIME)}
+    verdicts = [row for row in rows if row.metric == RATIO]
+    scenarios = [row.case.partition(": ")[0] for row in verdicts]
+    ours, plain = (
+        [times[f"{each}, {name}"] for each in scenarios] for name in (_ONE_SETTING, _PLAIN)
+    )
+    unfinished = [row.value for row in plain if "(0 of" in row.metric]
+    finished = [row.value for row in plain if "(0 of" not in row.metric]
+    peers = [row.peer_value or math.inf for row in verdicts]
+    faster = sum(own.value < peer for own, peer in zip(ours, peers, strict=True))
+    text = (
+        "Eight emulated hosts with links of 50 Mbit/s train a small transformer, in"
+        f" {len(scenarios)} scenarios: with nothing wrong, and with slow workers, slow links, lost"
+        " packets, bursts and long delays. One setting of Shoal, the same in all of them, reaches"
+        f" the target in {_range([row.value for row in ours])} s. DDP takes {_range(finished)} s in"
+        f" {len(finished)} of them and is not there after {_range(unfinished)} s in"
+        f" {len(unfinished)}. The best of the other libraries, picked for each scenario"
+        f" afterwards, takes {_range(peers)} s, and is slower than that one setting in {faster}."
+    )
+    return textwrap.wrap(text, 118)
 
 
 def winners_sentences(rows: Sequence[Row]) -> list[str]:
