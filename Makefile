@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo docs test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
+.PHONY: demo docs check-package test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -61,6 +61,11 @@ docs: $(VENV)/.docs
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
+
+# Builds the package and tries it as a user gets it. RELEASE=v1.2.3 asks for a release's version,
+# changelog and addresses, too.
+check-package: $(STAMP)
+	$(BIN)/python tools/check_package.py $(if $(RELEASE),--release $(RELEASE))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
