@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.jobs import write_whole
 from shoal.report.figures.figure import thinned
+from shoal.report.marks import MARKS, name_places, outline
 from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
 from shoal.report.reported_scenario import Results, group_scenarios
 from shoal.report.svg import drawing
@@ -42,8 +43,6 @@ OTHERS_WIDTH = 66
 
 MOST = 3
 _KNOWN: Final = "all-reduce"
-_MARKS: Final = ("circle", "square", "triangle")
-"""How the runs that stand out are marked and dashed, beside their colors."""
 
 
 def write_picture(results: Results, path: Path) -> None:
@@ -78,7 +77,7 @@ def _chosen(scenarios: Sequence[ReportedScenario]) -> Mapping[str, str]:
     ranked = [entry.label for entry in sorted(scenarios[-1].entries, key=_time)]
     labels = [label for label in ranked if label == _KNOWN]
     labels += [label for label in ranked if label != _KNOWN]
-    return dict(zip(labels[:MOST], _MARKS, strict=False))
+    return dict(zip(labels[:MOST], MARKS, strict=False))
 
 
 def _others(scenario: ReportedScenario, chosen: Mapping[str, str]) -> list[str]:
@@ -162,7 +161,8 @@ def _outstanding(
     """Yield the lines that stand out, with a mark and a name at the end of each."""
     entries = [entry for entry in scenario.entries if entry.label in chosen]
     lines = {entry.label: _points(entry, scenario, scale) for entry in entries}
-    places = _label_places(lines, scale.bottom)
+    ends = {label: points[-1][1] + 2 if points else scale.bottom for label, points in lines.items()}
+    places = name_places(ends, TOP, scale.bottom, LABEL_HEIGHT)
     for entry in entries:
         mark = chosen[entry.label]
         color = (
@@ -171,40 +171,16 @@ def _outstanding(
             else f"s{styles[entry.label].slot % len(STRATEGY_COLORS)}"
         )
         points = lines[entry.label]
-        yield f'<polyline class="line {mark} {color}" points="{_written(points)}"/>'
+        yield f'<polyline class="line large {mark} {color}" points="{_written(points)}"/>'
         y = places[entry.label]
         left = PANEL_WIDTH - RIGHT + 22
         if points:
             x, end = points[-1]
             yield f'<path class="lead" d="M{x + 6:.1f} {end:.1f}L{left - 4} {y - 4:.1f}"/>'
-            yield f'<path class="dot {color}" d="{_mark(mark, x, end)}"/>'
+            yield f'<path class="dot {color}" d="{outline(mark, x, end)}"/>'
         yield f'<text class="name" x="{left}" y="{y:.1f}">{escape(_short(entry.label))}</text>'
         if scenario.first.target is not None:
             yield f'<text class="small" x="{left}" y="{y + 14:.1f}">{_after(entry)}</text>'
-
-
-def _label_places(
-    lines: Mapping[str, Sequence[tuple[float, float]]], bottom: int
-) -> dict[str, float]:
-    """Return the heights of the names: each near its line's end, and none over another."""
-    wanted = sorted((points[-1][1] if points else bottom, label) for label, points in lines.items())
-    places: dict[str, float] = {}
-    lowest = bottom - LABEL_HEIGHT * (len(wanted) - 1)
-    free = float(TOP)
-    for place, (height, label) in enumerate(wanted):
-        y = min(max(height + 2, free), lowest + LABEL_HEIGHT * place)
-        places[label] = y
-        free = y + LABEL_HEIGHT
-    return places
-
-
-def _mark(kind: str, x: float, y: float) -> str:
-    """Return the outline of a mark around a point."""
-    if kind == "square":
-        return f"M{x - 4.5:.1f} {y - 4.5:.1f}h9v9h-9Z"
-    if kind == "triangle":
-        return f"M{x - 5.5:.1f} {y + 4.5:.1f}h11l-5.5 -10Z"
-    return f"M{x - 5:.1f} {y:.1f}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z"
 
 
 def _make_scale(scenario: ReportedScenario, scenarios: Sequence[ReportedScenario]) -> _Scale:
