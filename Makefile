@@ -82,7 +82,7 @@ format: $(STAMP)
 # Dependencies are pinned in constraints.txt; the stamp follows it, so a changed pin reinstalls.
 $(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,report,data,dev]' -e benchmarks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,data,dev]' -e benchmarks
 	touch $@
 
 clean:

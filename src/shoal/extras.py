@@ -1,6 +1,6 @@
 """Says how a missing optional dependency is installed, from where Shoal itself came.
 
-Shoal is on no package index, so `pip install "shoal[report]"` would find nothing, or something of a
+Shoal is on no package index, so `pip install "shoal[data]"` would find nothing, or something of a
 stranger's: pip has noted where it took this package from (PEP 610), and the package what each extra
 needs.
 """
@@ -19,7 +19,6 @@ from shoal.errors import DataError
 
 EXTRA_OF: Final = {
     "torch": "torch",
-    "plotly": "report",
     "prometheus_client": "metrics",
     "ray": "ray",
     "sklearn": "data",
@@ -48,7 +47,7 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def install(extras: str, of: str = "shoal") -> str:
-    """Return the command that installs the extras `extras`, such as "report" or "data,text".
+    """Return the command that installs the extras `extras`, such as "torch" or "data,text".
 
     `of` is the distribution that has them.
     """

@@ -19,7 +19,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     version = shoal.__version__
     bench = tomllib.loads((ROOT / "benchmarks" / "pyproject.toml").read_text())["project"]
     assert bench["version"] == version
-    assert bench["dependencies"] == [f"shoal[report]=={version}"]
+    assert bench["dependencies"] == [f"shoal=={version}"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
