@@ -230,7 +230,10 @@ class TextTable:
         letters = [max(8, int(room * share / 6.4) - 2) for share in self.shares]
         parts, y = [f'<text class="title" x="{MARGIN}" y="26">{escape(self.title)}</text>'], 48
         for kind, row in [("small", self.heads), *(("", each) for each in self.rows)]:
-            cells = [wrap(cell, room) or [""] for cell, room in zip(row, letters, strict=True)]
+            cells = [
+                wrap(cell, room, break_on_hyphens=False) or [""]
+                for cell, room in zip(row, letters, strict=True)
+            ]
             parts += [
                 f'<text class="{kind}" x="{x:.0f}" y="{y + 15 * line}">{escape(text)}</text>'
                 for x, lines in zip(lefts, cells, strict=True)
@@ -246,6 +249,10 @@ def _heading(title: str, unit: str) -> str:
         f'<text class="title" x="{MARGIN}" y="26">{escape(title)}</text>'
         f'<text class="small" x="{MARGIN}" y="44">{escape(unit)}</text>'
     )
+
+
+def _wrapped(note: str, width: int) -> list[str]:
+    return wrap(note, (width - 2 * MARGIN) // _LETTER, break_on_hyphens=False)
 
 
 def draw_charts(
@@ -265,7 +272,7 @@ def draw_charts(
             body = "".join(panel.draw())
             parts.append(f'<g transform="translate({PANEL_WIDTH * place} {y})">{body}</g>\n')
         y += max(panel.height for panel in row)
-    for line in (line for note in notes for line in wrap(note, (width - 2 * MARGIN) // _LETTER)):
+    for line in (line for note in notes for line in _wrapped(note, width)):
         y += LEGEND_HEIGHT
         parts.append(f'<text class="small" x="{MARGIN}" y="{y}">{escape(line)}</text>\n')
     return drawing(width, y + MARGIN, description, "".join(parts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import log
+from math import ceil, log
 from typing import Final
 
 from shoal.report.ticks import log_ticks, ticks
@@ -51,5 +51,6 @@ def scale_of(values: Iterable[float], about: int) -> Scale:
     high = min(each for each in numbers if each >= most * (1 - 1e-9))
     inside = [each for each in log_ticks(low, high) if low <= each <= high]
     if len(inside) > 2 * about:
-        inside = [each for each in inside if f"{each:e}".startswith("1.0")]
+        powers = [each for each in inside if f"{each:e}".startswith("1.0")]
+        inside = powers[:: ceil(len(powers) / (2 * about))]
     return Scale(low, high, tuple(inside), is_log=True)
