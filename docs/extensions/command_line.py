@@ -11,7 +11,8 @@ from docutils.parsers.rst import Directive
 
 from shoal.cli.commands import COMMANDS, make_app
 
-COLUMNS = 88
+SHAPE = {"terminal_width": 88, "max_content_width": 88, "help_option_names": ["-h", "--help"]}
+"""How wide help is, and what asks for it, which commands take over from the whole."""
 
 
 class CommandLine(Directive):
@@ -20,9 +21,10 @@ class CommandLine(Directive):
     def run(self) -> list[nodes.Node]:
         """Return the sections."""
         whole: Any = typer.main.get_command(make_app())
+        top = whole.make_context("shoal", [], resilient_parsing=True, **SHAPE)
         found: list[nodes.Node] = []
         for name in COMMANDS:  # those that another distribution adds have pages of their own
-            for path, text in helps(whole.commands[name], f"shoal {name}"):
+            for path, text in helps(whole.commands[name], name, top):
                 section = nodes.section(ids=[path.replace(" ", "-")])
                 section += nodes.title("", "", nodes.literal("", path))
                 section += nodes.literal_block(text, text, language="none")
@@ -31,14 +33,12 @@ class CommandLine(Directive):
         return found
 
 
-def helps(command: Any, path: str) -> Iterator[tuple[str, str]]:
+def helps(command: Any, name: str, above: Any) -> Iterator[tuple[str, str]]:
     """Yield the words that call a command and its help, then the same of those within it."""
-    context = command.make_context(
-        path, ["--help"], resilient_parsing=True, max_content_width=COLUMNS, terminal_width=COLUMNS
-    )
-    yield path, command.get_help(context)
-    for name in getattr(command, "commands", {}):
-        yield from helps(command.commands[name], f"{path} {name}")
+    context = command.make_context(name, [], parent=above, resilient_parsing=True)
+    yield context.command_path, command.get_help(context)
+    for each in getattr(command, "commands", {}):
+        yield from helps(command.commands[each], each, context)
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -70,7 +70,9 @@ COMMANDS: Final = {
     "chaos": Command(
         "shoal.cli.chaos:chaos", "Strike workers down in every phase, and see what becomes of jobs."
     ),
-    "warm-up": Command("shoal.cli.warm_up:warm_up", "Compile now what first uses would compile."),
+    "warm-up": Command(
+        "shoal.cli.warm_up:warm_up", "Compile now what would be compiled at first use."
+    ),
     "version": Command("shoal.cli.commands:version", "Print the version."),
 }
 """The package's own commands, by name."""

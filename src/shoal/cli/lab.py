@@ -45,7 +45,7 @@ Host = Annotated[str, typer.Argument(metavar="HOST", help="The name of a host.")
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")]
 
 
-Name = Annotated[str | None, typer.Option("--lab", help="Which lab; the only one if not given.")]
+Name = Annotated[str | None, typer.Option("--lab", help="The lab's name, if several are up.")]
 
 
 @lab_app.command()
@@ -86,7 +86,7 @@ def up(
     spec: Spec = None,
     example: ExampleOption = None,
     name: Annotated[
-        str | None, typer.Option(help="What to call the lab; by default as its spec's file.")
+        str | None, typer.Option(help="The lab's name; default: that of its file.")
     ] = None,
 ) -> None:
     """Start a lab that stays until `shoal lab down`."""
@@ -139,9 +139,7 @@ def stats(
 
 @lab_app.command()
 def down(
-    name: Annotated[
-        str | None, typer.Argument(help="Which lab; the only one if not given.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="The lab's name, if several are up.")] = None,
     lab: Name = None,
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
 ) -> None:
