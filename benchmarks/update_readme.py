@@ -129,7 +129,7 @@ def render_headlines(
             "averages* is one setting for all of them:",
             '`shoal.Ripples(interval=4, overlap="next-steps")` with',
             '`transport="shoal", loss_bound=0.1`. Before a job, `shoal plan` names a setting for',
-            "your cluster ([simulator.md](simulator.md#a-plan-for-your-cluster)).",
+            "your cluster ([planner.md](planner.md)).",
             "",
             "## The transport beside gloo",
             "",
@@ -346,7 +346,7 @@ def main() -> None:
         ),
         ROOT / "docs" / "failures.md": render_elastic(RESULTS / "elastic.json"),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster),
-        ROOT / "docs" / "simulator.md": render_speed(
+        ROOT / "docs" / "simulator-accuracy.md": render_speed(
             read_bench_file(RESULTS / "sim.json"), read_bench_file(RESULTS / "sim-peers.json")
         ),
         ROOT / "docs" / "loss.md": render_loss(read_loss_file(RESULTS / "loss.json").profiles),
