@@ -30,6 +30,9 @@ EXTRA_OF: Final = {
 """The extra that brings a module."""
 
 
+_FROM_SOURCE: Final = "pip install '.[{}]' in Shoal's source folder"
+
+
 class _Folder(msgspec.Struct, frozen=True):
     editable: bool = False
 
@@ -54,11 +57,13 @@ def install(extras: str, of: str = "shoal") -> str:
     try:
         whole = distribution(of)
     except PackageNotFoundError:  # a source tree on the path
-        return f"pip install '.[{extras}]' in Shoal's source folder"
+        return _FROM_SOURCE.format(extras)
     where = _place(whole, extras)
     if where is not None:
         return f"pip install {where}"
     needed = _requirements(whole, extras.split(","))
+    if not needed:  # naming the distribution would ask an index for it
+        return _FROM_SOURCE.format(extras)
     return " ".join(["pip install", *(f"'{each}'" for each in needed)])
 
 
@@ -88,4 +93,4 @@ def _requirements(whole: Distribution, extras: list[str]) -> list[str]:
         requirement, _, marker = each.partition(";")
         if any(marker.replace("'", '"').strip() == f'extra == "{extra}"' for extra in extras):
             found.append(requirement.strip())
-    return found or [f"{whole.name}[{','.join(extras)}]"]
+    return found
