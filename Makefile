@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
+.PHONY: demo docs check-package test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -52,6 +52,21 @@ test-switch-config:
 	$(VENV)-switch-config/bin/python -m pip install --quiet -e . pyavd yangson pyang pyyaml $(FRAMEWORK_TESTS)
 	$(VENV)-switch-config/bin/python -m pytest -q tests/core/lab/switch_config
 
+# The site, into build/docs/html. Whatever is wrong in it, a dead link or anchor too, is an error.
+# No link off the site is fetched: build/docs/external-links.txt lists them.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html"
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+# Builds the package and tries it as a user gets it. RELEASE=v1.2.3 asks for a release's version,
+# changelog and addresses, too.
+check-package: $(STAMP)
+	$(BIN)/python tools/check_package.py $(if $(RELEASE),--release $(RELEASE))
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -67,7 +82,7 @@ format: $(STAMP)
 # Dependencies are pinned in constraints.txt; the stamp follows it, so a changed pin reinstalls.
 $(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,report,data,dev]' -e benchmarks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,data,dev]' -e benchmarks
 	touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""Holds calibrated flows against packets on the same scenarios: rows of docs/simulator.md.
+"""Holds calibrated flows against packets on the same scenarios: rows of docs/simulator-accuracy.md.
 
     python benchmarks/flows_against_packets.py [--json FILE]
 

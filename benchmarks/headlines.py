@@ -1,7 +1,9 @@
-"""The README's figures: what a reader asks first, taken from the result files of three suites."""
+"""What a reader asks first, taken from the result files of three suites."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from shoal_bench.cluster.outcome_rows import RATIO, TIME
@@ -85,6 +87,44 @@ def _scenario(row: Row, times: Mapping[str, str]) -> str:
     peer = f"{_figure(row.peer_value)} ({_CONTENDERS.get(row.peer or '', row.peer)})"
     best = f"{number(row.value)} ({_CONTENDERS.get(mode, mode)})"
     return f"| {_SCENARIOS.get(scenario, scenario)} | {plain} | {peer} | {ours} | {best} |"
+
+
+_TROUBLE: Final = "slow-worker-5x"
+"""The one scenario whose figure the README shows, beside that in which nothing is wrong."""
+
+
+def one_setting_sentences(rows: Sequence[Row]) -> list[str]:
+    """Return what one setting did beside DDP and the best without Shoal: the README's figure.
+
+    That of one scenario, of the one in which nothing is wrong, and in how many others it is ahead.
+    """
+    times = {row.case: row for row in rows if row.metric.startswith(TIME)}
+    verdicts = {row.case.partition(": ")[0]: row for row in rows if row.metric == RATIO}
+
+    def seconds(scenario: str, contender: str) -> str:
+        row = times[f"{scenario}, {contender}"]
+        return f"{'more than ' if '(0 of' in row.metric else ''}{row.value:g} s"
+
+    def figures(scenario: str) -> str:
+        verdict = verdicts[scenario]
+        name = _CONTENDERS.get(verdict.peer or "", verdict.peer)
+        return (
+            f"**{seconds(scenario, _ONE_SETTING)} with Shoal**, {seconds(scenario, _PLAIN)} with"
+            f" DDP, and {verdict.peer_value:g} s with the best of the other libraries ({name})"
+        )
+
+    faster = sum(
+        times[f"{scenario}, {_ONE_SETTING}"].value < (verdict.peer_value or math.inf)
+        for scenario, verdict in verdicts.items()
+    )
+    text = (
+        "Eight emulated hosts with links of 50 Mbit/s train a small transformer up to a given loss."
+        f" If {_SCENARIOS[_TROUBLE]}, that takes {figures(_TROUBLE)}. If nothing is wrong:"
+        f" {figures('clean')}. In {len(verdicts)} scenarios with slow workers, slow links, lost"
+        " packets, bursts and long delays this one setting of Shoal is ahead of the best of the"
+        f" others, picked afterwards for each, in {faster}."
+    )
+    return textwrap.wrap(text, 118, break_on_hyphens=False)
 
 
 def winners_sentences(rows: Sequence[Row]) -> list[str]:

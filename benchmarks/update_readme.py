@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from elastic_tables import deaths_table
-from headlines import cluster_table, loopback_table, transport_table, winners_sentences
+from headlines import (
+    cluster_table,
+    loopback_table,
+    one_setting_sentences,
+    transport_table,
+    winners_sentences,
+)
 from shoal.plan import (
     HEADINGS,
     Criterion,
@@ -101,20 +107,20 @@ def _line(row: Row) -> str:
 def render_headlines(
     cluster: ClusterFile, transport: BenchFile, elsewhere: Sequence[BenchFile]
 ) -> str:
-    """Return the Markdown of what a reader of the README asks first.
+    """Return the Markdown of what a reader asks first.
 
     `elsewhere` has rows of the transport from other machines.
     """
     return "\n".join(
         [
-            "## Measured",
+            "## On eight emulated hosts",
             "",
             "Seconds until a small transformer has learnt a given amount on eight emulated hosts",
             'with links of 50 Mbit/s; medians, ">" where no run got there. DDP was also tried over',
             "TCP BBR, the other libraries over CUBIC alone: with 3 % loss post-local SGD takes",
             "29 to 35 s over BBR, tried apart from these runs, and Shoal's best is 1.2 to 1.5",
             "times as fast. All contenders, and what to keep in mind:",
-            "[docs/cluster-benchmark.md](docs/cluster-benchmark.md) (`shoal bench cluster`).",
+            "[cluster-benchmark.md](cluster-benchmark.md) (`shoal bench cluster`).",
             "",
             *cluster_table(cluster.rows),
             "",
@@ -123,11 +129,12 @@ def render_headlines(
             "averages* is one setting for all of them:",
             '`shoal.Ripples(interval=4, overlap="next-steps")` with',
             '`transport="shoal", loss_bound=0.1`. Before a job, `shoal plan` names a setting for',
-            "your cluster ([docs/simulator.md](docs/simulator.md#a-plan-for-your-cluster)).",
+            "your cluster ([planner.md](planner.md)).",
             "",
-            "How fast the transport is, beside gloo:",
+            "## The transport beside gloo",
+            "",
             f"{_origin(transport, 'shoal bench transport')}, sums and",
-            "pushes between emulated hosts ([docs/transport.md](docs/transport.md#measured)).",
+            "pushes between emulated hosts ([transport.md](transport.md#measured)).",
             "",
             *transport_table(transport.rows),
             "",
@@ -136,7 +143,7 @@ def render_headlines(
             *loopback_table([transport, *elsewhere]),
             "",
             "The synchronization itself, beside DDP and other libraries:",
-            "[docs/benchmarks.md](docs/benchmarks.md#measured) (`shoal bench sync`).",
+            "[benchmarks.md](benchmarks.md#measured) (`shoal bench sync`).",
         ]
     )
 
@@ -325,7 +332,8 @@ def main() -> None:
     elsewhere = [read_bench_file(path) for path in sorted(RESULTS.glob("transport-epyc*.json"))]
     cluster = read_cluster_file(RESULTS / "cluster.json")
     documents = {
-        ROOT / "README.md": render_headlines(cluster, transport, elsewhere),
+        ROOT / "README.md": "\n".join(one_setting_sentences(cluster.rows)),
+        ROOT / "docs" / "measured.md": render_headlines(cluster, transport, elsewhere),
         ROOT / "docs" / "benchmarks.md": render(sync, "sync", "../benchmarks/results"),
         ROOT / "docs" / "control-plane.md": render_values(sync, "generator-service"),
         ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),
@@ -338,7 +346,7 @@ def main() -> None:
         ),
         ROOT / "docs" / "failures.md": render_elastic(RESULTS / "elastic.json"),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster),
-        ROOT / "docs" / "simulator.md": render_speed(
+        ROOT / "docs" / "simulator-accuracy.md": render_speed(
             read_bench_file(RESULTS / "sim.json"), read_bench_file(RESULTS / "sim-peers.json")
         ),
         ROOT / "docs" / "loss.md": render_loss(read_loss_file(RESULTS / "loss.json").profiles),

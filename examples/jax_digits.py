@@ -6,7 +6,7 @@
 
 or four on an emulated network that loses packets, one of them four times slower:
 
-    shoal lab run examples/labs/lossy-star.toml -- python examples/jax_digits.py --sync ripples
+    shoal lab run --example lossy-star -- python examples/jax_digits.py --sync ripples
 
 Lines marked (shoal) are what changes in a single-process script.
 """

@@ -6,7 +6,7 @@
 
 or on an emulated network that loses packets:
 
-    shoal lab run examples/labs/lossy-star.toml -- python examples/keras_digits.py --loss-bound 0.1
+    shoal lab run --example lossy-star -- python examples/keras_digits.py --loss-bound 0.1
 
 Lines marked (shoal) are what changes in a single-process script.
 """

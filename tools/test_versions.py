@@ -128,7 +128,7 @@ def install(pair: Pair, interpreter: str, home: Path) -> str:
         file.flush()
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
         pip += ["--disable-pip-version-check", "-c", file.name]
-        pip += ["-e", ".[torch,report,metrics]", "-e", "benchmarks"]
+        pip += ["-e", ".[torch,metrics]", "-e", "benchmarks"]
         done = subprocess.run(
             [*pip, pair.requirement, *TOOLS], cwd=ROOT, capture_output=True, text=True, check=False
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from shoal.faces import face
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _get, __dir__ = face(__name__)
 __all__ = __dir__()  # noqa: PLE0605 - the stub lists them

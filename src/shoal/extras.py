@@ -1,6 +1,6 @@
 """Says how a missing optional dependency is installed, from where Shoal itself came.
 
-Shoal is on no package index, so `pip install "shoal[report]"` would find nothing, or something of a
+Shoal is on no package index, so `pip install "shoal[data]"` would find nothing, or something of a
 stranger's: pip has noted where it took this package from (PEP 610), and the package what each extra
 needs.
 """
@@ -19,7 +19,6 @@ from shoal.errors import DataError
 
 EXTRA_OF: Final = {
     "torch": "torch",
-    "plotly": "report",
     "prometheus_client": "metrics",
     "ray": "ray",
     "sklearn": "data",
@@ -29,6 +28,9 @@ EXTRA_OF: Final = {
     "transformers": "text",
 }
 """The extra that brings a module."""
+
+
+_FROM_SOURCE: Final = "pip install '.[{}]' in Shoal's source folder"
 
 
 class _Folder(msgspec.Struct, frozen=True):
@@ -48,18 +50,20 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def install(extras: str, of: str = "shoal") -> str:
-    """Return the command that installs the extras `extras`, such as "report" or "data,text".
+    """Return the command that installs the extras `extras`, such as "torch" or "data,text".
 
     `of` is the distribution that has them.
     """
     try:
         whole = distribution(of)
     except PackageNotFoundError:  # a source tree on the path
-        return f"pip install '.[{extras}]' in Shoal's source folder"
+        return _FROM_SOURCE.format(extras)
     where = _place(whole, extras)
     if where is not None:
         return f"pip install {where}"
     needed = _requirements(whole, extras.split(","))
+    if not needed:  # naming the distribution would ask an index for it
+        return _FROM_SOURCE.format(extras)
     return " ".join(["pip install", *(f"'{each}'" for each in needed)])
 
 
@@ -89,4 +93,4 @@ def _requirements(whole: Distribution, extras: list[str]) -> list[str]:
         requirement, _, marker = each.partition(";")
         if any(marker.replace("'", '"').strip() == f'extra == "{extra}"' for extra in extras):
             found.append(requirement.strip())
-    return found or [f"{whole.name}[{','.join(extras)}]"]
+    return found

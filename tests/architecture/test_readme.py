@@ -33,6 +33,16 @@ def test_the_picture_is_that_of_the_result_file() -> None:
     assert (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8") == drawn
 
 
+def test_the_papers_pictures_are_those_of_the_result_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = ROOT / "benchmarks" / "redraw.py"
+    drawings = runpy.run_path(str(script))["DRAWINGS"]
+    for name, draw in drawings.items():
+        path = ROOT / "docs" / f"reproduce-{name}.svg"
+        assert path.read_text(encoding="utf-8") == draw(), f"python benchmarks/redraw.py: {name}"
+
+
 def test_files_that_the_readme_links_to_exist() -> None:
     text = (ROOT / "README.md").read_text()
     links = {part.split(")")[0].split("#")[0] for part in text.split("](")[1:]}

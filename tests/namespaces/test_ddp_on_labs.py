@@ -21,7 +21,7 @@ from shoal.switching.tables import CAPABLE, PLAIN, Count
 # processes/test_ddp_hook.py.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
-SPEC = Path(__file__).parents[2] / "examples" / "labs" / "leaf-spine.toml"
+SPEC = Path(__file__).parents[2] / "src" / "shoal" / "scenario" / "examples" / "leaf-spine.toml"
 SCRIPT = """
 import torch, torch.distributed as dist
 import shoal.adapters.ddp

@@ -18,7 +18,7 @@ for name in sys.argv.pop(1).split(","):
 from shoal.cli import main
 main()
 """
-EXAMPLES = Path(__file__).parents[2] / "examples" / "simulations"
+EXAMPLES = Path(__file__).parents[2] / "src" / "shoal" / "scenario" / "examples"
 
 
 def shoal(folder: Path, without: str, *arguments: str) -> subprocess.CompletedProcess[str]:

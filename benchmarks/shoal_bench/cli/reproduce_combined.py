@@ -68,7 +68,7 @@ def combined(
         json=json,
         report=lambda: report_of(names, repeats, found=found),
         plot=plot,
-        drawing=lambda: _figures(by_what, made_of),
+        drawing=lambda: figures(by_what, made_of),
     )
 
 
@@ -94,8 +94,11 @@ def _mean_ms(of_seeds: Sequence[Found]) -> float | None:
     return sum(each.step_ms for each in of_seeds) / len(of_seeds) if of_seeds else None
 
 
-def _figures(by_what: Mapping[Combination, Sequence[Found]], made_of: str) -> str:
-    """Lines over the loss where more than one was simulated, bars for everything else."""
+def figures(by_what: Mapping[Combination, Sequence[Found]], made_of: str) -> str:
+    """Return the figures as SVG.
+
+    Lines over the loss where more than one was simulated, bars for everything else.
+    """
     from shoal_bench.reproduce.combined import CARRIERS, Combination
 
     def step_ms(

@@ -15,6 +15,7 @@ from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_panel,
     claims_sentence,
     claims_table,
     hand_over,
@@ -25,7 +26,7 @@ from shoal_bench.cli.reproducing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.table import Table
 
@@ -94,7 +95,7 @@ def dlcp(
     found = claims_of(whole, measured, learned)
     files = {file for each in trials for file in each.files}
     files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
-    made_of = f"{origin(files, repeats)} Times are those of the first seed."
+    made_of = made_of_words(files, repeats)
 
     def report() -> dict[str, object]:
         return report_of(
@@ -120,7 +121,7 @@ def dlcp(
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(whole, measured, found, made_of),
+        drawing=lambda: figures(whole.flows, whole.end_to_end, measured, found, made_of),
     )
 
 
@@ -177,10 +178,20 @@ def _tolerance_table(
     return table
 
 
-def _figures(
-    plan: DlcpComparison, measured: Mapping[Trial, Measured], claims: Sequence[Claim], made_of: str
+def made_of_words(files: Iterable[str], seeds: Sequence[int]) -> str:
+    """Return the sentences that say what was simulated."""
+    return f"{origin(files, seeds)} Times are those of the first seed."
+
+
+def figures(
+    flow_trials: Sequence[Trial],
+    end_to_end: Sequence[Trial],
+    measured: Mapping[Trial, Measured],
+    claims: Sequence[Claim],
+    made_of: str,
 ) -> str:
-    clusters = list(dict.fromkeys(each.cluster for each in plan.flows))
+    """Return the figures of the comparison as SVG."""
+    clusters = list(dict.fromkeys(each.cluster for each in flow_trials))
     flows = [
         [
             BarPanel(
@@ -188,7 +199,7 @@ def _figures(
                 "virtual ms",
                 [
                     Bar(each.rival.name, _slot(each), value(measured[each]))
-                    for each in plan.flows
+                    for each in flow_trials
                     if each.cluster == cluster and each.is_usual
                 ],
             )
@@ -199,14 +210,14 @@ def _figures(
         ]
         for cluster in clusters
     ]
-    kinds = list(dict.fromkeys((e.job, e.sync, e.servers) for e in plan.end_to_end))
+    kinds = list(dict.fromkeys((e.job, e.sync, e.servers) for e in end_to_end))
     steps = [
         BarPanel(
             f"{job}, {sync}" + (f", {servers} server" if servers else ""),
             "virtual ms per step, 8 hosts",
             [
                 Bar(each.rival.name, _slot(each), measured[each].step_ms)
-                for each in plan.end_to_end
+                for each in end_to_end
                 if (each.job, each.sync, each.servers) == (job, sync, servers) and each.is_usual
             ],
         )
@@ -214,7 +225,7 @@ def _figures(
     ]
     rows = [*flows, *(steps[place : place + 2] for place in range(0, len(steps), 2))]
     description = claims_sentence("DLCP", claims)
-    return draw_charts(rows, description, [made_of, _CAVEAT])
+    return draw_charts(rows, description, [made_of, _CAVEAT], claims_panel(claims))
 
 
 def _slot(trial: Trial) -> int:

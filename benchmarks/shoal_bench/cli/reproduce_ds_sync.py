@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +16,7 @@ from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_panel,
     claims_sentence,
     claims_table,
     hand_over,
@@ -82,7 +83,7 @@ def ds_sync(
     )
     found = claims_of(chosen, accuracies, timings)
     files = paper.files(chosen, networks, scales)
-    made_of = f"{origin(files, repeats)} 16 workers: three seeds at most; more: the first."
+    made_of = _made_of(files, repeats)
     learnt = list(accuracies.values())
     hand_over(
         (
@@ -99,7 +100,7 @@ def ds_sync(
             files, repeats, jobs=chosen, accuracies=learnt, timings=timings, claims=found
         ),
         plot=plot,
-        drawing=lambda: _figures([each.name for each in chosen], timings, found, made_of),
+        drawing=lambda: figures([each.name for each in chosen], timings, found, files, repeats),
     )
 
 
@@ -156,9 +157,18 @@ def _scale_table(timings: Sequence[Timing]) -> Table:
     )
 
 
-def _figures(
-    jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], made_of: str
+def _made_of(files: Iterable[str], seeds: Sequence[int]) -> str:
+    return f"{origin(files, seeds)} 16 workers: three seeds at most; more: the first."
+
+
+def figures(
+    jobs: Sequence[str],
+    timings: Sequence[Timing],
+    claims: Sequence[Claim],
+    files: Iterable[str],
+    seeds: Sequence[int],
 ) -> str:
+    """Return the figures of the comparison as SVG."""
     from shoal_bench.reproduce import ds_sync as paper
 
     rows: list[list[BarPanel | LinePanel]] = []
@@ -182,7 +192,9 @@ def _figures(
     scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
     rows.append([_scale_panel(job, scales, timings) for job in jobs])
     description = claims_sentence("DS-Sync", claims)
-    return draw_charts(rows, description, [made_of, _READING, CAVEAT])
+    return draw_charts(
+        rows, description, [_made_of(files, seeds), _READING, CAVEAT], claims_panel(claims)
+    )
 
 
 def _scale_panel(job: str, scales: Sequence[str], timings: Sequence[Timing]) -> LinePanel:

@@ -17,6 +17,7 @@ from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_panel,
     claims_sentence,
     claims_table,
     hand_over,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from shoal.sweeps import Spread
     from shoal_bench.reproduce.claim import Claim
+    from shoal_bench.reproduce.learning import Learnt
     from shoal_bench.reproduce.ripples import Result, RipplesCase, Timed
 
 _SEEDS = "1-3"
@@ -72,8 +74,7 @@ def ripples(
     results = paper.results_of(main, finished[:middle])
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
     found = paper.claims(results, learnt)
-    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}"
-    made_of = f"{origin([paper.SCENARIO], repeats)} {title}."
+    title, made_of = _title(learnt), _made_of(learnt, repeats)
 
     def report() -> dict[str, object]:
         return report_of(
@@ -100,7 +101,7 @@ def ripples(
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(results, swept_results, found, title, made_of),
+        drawing=lambda: figures(results, swept_results, found, learnt, repeats),
     )
 
 
@@ -140,13 +141,24 @@ def _timing_table(timings: Sequence[Timed]) -> Table:
     )
 
 
-def _figures(
+def _title(learnt: Learnt) -> str:
+    return f"{learnt.model} on {learnt.dataset} to {learnt.target:g}"
+
+
+def _made_of(learnt: Learnt, seeds: Sequence[int]) -> str:
+    from shoal_bench.reproduce.ripples import SCENARIO
+
+    return f"{origin([SCENARIO], seeds)} {_title(learnt)}."
+
+
+def figures(
     results: Sequence[Result],
     sweeps: Sequence[Result],
     claims: Sequence[Claim],
-    title: str,
-    made_of: str,
+    learnt: Learnt,
+    seeds: Sequence[int],
 ) -> str:
+    """Return the figures of the comparison as SVG."""
     from shoal_bench.reproduce import ripples as paper
 
     seconds_of = attrgetter("seconds_to_target")
@@ -180,12 +192,12 @@ def _figures(
         for words, (key, values, fixed) in (options.items() if sweeps else ())
         for unit, value in ((_SECONDS, seconds_of), ("ms per step", attrgetter("step_ms")))
     ]
-    description = claims_sentence(f"Ripples/Prague, {title},", claims)
-    notes = [made_of, "Whiskers: 95 % interval over the seeds.", CAVEAT]
+    description = claims_sentence(f"Ripples/Prague, {_title(learnt)},", claims)
+    notes = [_made_of(learnt, seeds), "Whiskers: 95 % interval over the seeds.", CAVEAT]
     rows: list[Sequence[BarPanel | LinePanel]] = [seconds, steps]
     if sweeps:
         rows += [lines[:2], lines[2:]]
-    return draw_charts(rows, description, notes)
+    return draw_charts(rows, description, notes, claims_panel(claims))
 
 
 def _bar(case: RipplesCase, met: Spread | None) -> Bar:
@@ -220,5 +232,4 @@ def _line(
         HOME_SLOTS[strategy],
         [None if each is None else each.mean for each in spreads],
         [None if each is None else each.half_width for each in spreads],
-        is_dashed=slowdown != 1,
     )

@@ -17,7 +17,7 @@ from shoal.report import TERMINAL_WIDTH, output_console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shoal.report import Line
+    from shoal.report import Line, TextTable
     from shoal_bench.reproduce.claim import Claim
 
 JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
@@ -142,6 +142,15 @@ def claims_table(claims: Sequence[Claim], **more: Sequence[str]) -> Table:
     for claim, *cells in zip(claims, *more.values(), strict=True):
         table.add_row(claim.what, claim.paper, claim.ours, *cells, claim.verdict, claim.differs)
     return table
+
+
+def claims_panel(claims: Sequence[Claim]) -> TextTable:
+    """Return the claims as the table on top of a figure: the papers' numbers beside ours."""
+    from shoal.report import TextTable
+
+    rows = [(each.what, each.paper, each.ours, each.verdict) for each in claims]
+    heads = ("what", "the paper", "here", "verdict")
+    return TextTable("The paper's numbers beside ours", heads, rows, (0.4, 0.22, 0.26, 0.12))
 
 
 def claims_sentence(system: str, claims: Sequence[Claim]) -> str:

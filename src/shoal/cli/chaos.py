@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def chaos(
     faults: Annotated[int, typer.Option(min=1, help="How many faults to try.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Which ones, and in which order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed that chooses the faults and their order.")
+    ] = 0,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,8 +34,8 @@ def chaos(
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="This one, as the output names it, such as ripples/donor/transfer/kill/3; may be"
-            " repeated.",
+            help="Try this fault alone, named as in the output, such as"
+            " ripples/donor/transfer/kill/3; may be repeated.",
         ),
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the rows here, each at once.")] = None,

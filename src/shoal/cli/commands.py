@@ -6,6 +6,7 @@ seconds, and `shoal --help` needs none.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 from collections import UserDict
@@ -75,7 +76,9 @@ COMMANDS: Final = {
     "chaos": Command(
         "shoal.cli.chaos:chaos", "Strike workers down in every phase, and see what becomes of jobs."
     ),
-    "warm-up": Command("shoal.cli.warm_up:warm_up", "Compile now what first uses would compile."),
+    "warm-up": Command(
+        "shoal.cli.warm_up:warm_up", "Compile now what would be compiled at first use."
+    ),
     "version": Command("shoal.cli.commands:version", "Print the version."),
 }
 """The package's own commands, by name."""
@@ -84,12 +87,20 @@ _ADDED: Final = "shoal.commands"
 """The entry points by which other distributions, such as `shoal-bench`, add a `Command` each."""
 
 
+def _added_commands() -> dict[str, Command]:
+    """Return what other distributions add; without those that are only half there."""
+    found: dict[str, Command] = {}
+    for each in sorted(entry_points(group=_ADDED), key=lambda each: each.name):
+        with contextlib.suppress(ImportError):  # its folder is gone, say: ours go on without it
+            found[each.name] = each.load()
+    return found
+
+
 class _Commands(UserDict[str, Any]):
     """Commands by name, each loaded when it is asked for."""
 
     def __init__(self) -> None:
-        added = sorted(entry_points(group=_ADDED), key=lambda each: each.name)
-        self.described = {**COMMANDS, **{each.name: each.load() for each in added}}
+        self.described = {**COMMANDS, **_added_commands()}
         super().__init__(dict.fromkeys(self.described))
 
     def __getitem__(self, name: str) -> Any:

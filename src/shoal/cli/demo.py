@@ -59,11 +59,10 @@ def demo(
     Trains with 8 worker processes, first equally fast ones, then with one five times slower.
     """
     from shoal.jobs import DEMO_SCENARIOS, DemoScenario, ResultFile, describe_environment
-    from shoal.report import require_plotly, write_report
+    from shoal.report import write_report
 
     require_positive(seconds_ratio=seconds_ratio)
     require_writable(output, json)
-    require_plotly()
     console = Console(stderr=True)
     strategies = sync or list(STRATEGIES)
     for name in strategies:

@@ -72,13 +72,13 @@ def doctor(
     ] = None,
     pairs: Annotated[
         list[Path] | None,
-        typer.Option(help="With --cluster: a report (--json) with more pairs; several."),
+        typer.Option(help="With --cluster: a report (--json) with more pairs; may be repeated."),
     ] = None,
 ) -> None:
     """Check this machine and the network for the transport.
 
-    Says what Shoal's transport meets on this machine or, with --listen there and --with here,
-    between two; and what to change.
+    Examines this machine or, with --listen there and --with here, the network between two, as
+    Shoal's transport would use them, and says what to change.
     """
     _check_options(listen=listen, calls=bool(with_), json=json, cluster=cluster, pairs=bool(pairs))
     calls = [_parse_place(each) for each in with_ or ()]

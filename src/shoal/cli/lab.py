@@ -14,7 +14,12 @@ import typer
 from rich.table import Table
 
 from shoal.cli.lab_check import check
-from shoal.cli.options import READER_IS_GONE, require_writable
+from shoal.cli.options import (
+    READER_IS_GONE,
+    ExampleOption,
+    file_or_example,
+    require_writable,
+)
 from shoal.errors import UsageError
 from shoal.jobs import indented_json, write_whole
 from shoal.report import output_console
@@ -28,18 +33,25 @@ lab_app = typer.Typer(
 
 lab_app.command()(check)
 
-Spec = Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What the lab is to be.")]
+Spec = Annotated[Path | None, typer.Argument(metavar="SPEC.toml", help="The cluster to emulate.")]
+SpecAndCommand = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SPEC.toml -- COMMAND...",
+        help="The cluster to emulate, which --example names otherwise, and the command to run.",
+    ),
+]
 Host = Annotated[str, typer.Argument(metavar="HOST", help="The name of a host.")]
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")]
 
 
-Name = Annotated[str | None, typer.Option("--lab", help="Which lab; the only one if not given.")]
+Name = Annotated[str | None, typer.Option("--lab", help="The lab's name, if several are up.")]
 
 
 @lab_app.command()
 def run(
-    spec: Spec,
-    command: Command,
+    words: SpecAndCommand,
+    example: ExampleOption = None,
     stats: Annotated[
         Path | None, typer.Option(help="Write what the switches counted here as JSON.")
     ] = None,
@@ -53,7 +65,8 @@ def run(
     from shoal.scenario import read_spec
 
     require_writable(stats)
-    wanted = read_spec(spec)
+    first, command = (None, words) if example else (Path(words[0]), words[1:])
+    wanted = read_spec(file_or_example(first, example, "a lab"))
     check_command(command)
     have_rights(sys.argv[1:])
     with Lab(wanted) as lab:
@@ -70,15 +83,17 @@ def run(
 
 @lab_app.command()
 def up(
-    spec: Spec,
+    spec: Spec = None,
+    example: ExampleOption = None,
     name: Annotated[
-        str | None, typer.Option(help="What to call the lab; by default as its spec's file.")
+        str | None, typer.Option(help="The lab's name; default: that of its file.")
     ] = None,
 ) -> None:
     """Start a lab that stays until `shoal lab down`."""
     from shoal.lab import bring_up, describe
     from shoal.scenario import name_like, parse_name, read_spec
 
+    spec = file_or_example(spec, example, "a lab")
     read_spec(spec)
     called = parse_name(name) if name else name_like(spec.stem)
     bring_up(called, spec.absolute())
@@ -124,9 +139,7 @@ def stats(
 
 @lab_app.command()
 def down(
-    name: Annotated[
-        str | None, typer.Argument(help="Which lab; the only one if not given.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="The lab's name, if several are up.")] = None,
     lab: Name = None,
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
 ) -> None:
@@ -142,10 +155,11 @@ def down(
 
 @lab_app.command("switch-config")
 def write_switch_config(
-    spec: Spec,
     form: Annotated[
         str, typer.Option("--for", help="Format: linux-tc, sonic, eos or nvue.", metavar="FORMAT")
     ],
+    spec: Spec = None,
+    example: ExampleOption = None,
     switch: Annotated[
         str | None, typer.Option(help="Which switch; the only one if not given.")
     ] = None,
@@ -158,7 +172,7 @@ def write_switch_config(
     from shoal.lab import switch_configs
     from shoal.scenario import read_spec
 
-    made = switch_configs(read_spec(spec), form)
+    made = switch_configs(read_spec(file_or_example(spec, example, "a lab")), form)
     if switch is None and len(made) == 1:
         (switch,) = made
     if switch not in made:

@@ -40,8 +40,8 @@ def launch(
 ) -> None:
     """Run a training script as the workers of a job on this machine.
 
-    Who dies is started again, and joins the others if the script calls
-    shoal.init(min_workers=...); else all start again, together. See docs/failures.md.
+    A worker that dies is started again, and joins the others if the script calls
+    shoal.init(min_workers=...). Otherwise all start again, together. See docs/failures.md.
     """
     from shoal.jobs import Launcher, indented_json, write_whole
     from shoal.lab import Relay

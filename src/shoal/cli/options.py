@@ -6,6 +6,7 @@ import inspect
 import math
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,6 +18,11 @@ from shoal.factory_options import check_options
 if TYPE_CHECKING:
     from shoal.strategies import AbstractDefinition
 
+ExampleOption = Annotated[
+    str | None,
+    typer.Option("--example", metavar="NAME", help="An example that comes with Shoal, not a file."),
+]
+
 WatchOption = Annotated[
     str | None,
     typer.Option(
@@ -26,6 +32,24 @@ WatchOption = Annotated[
 ]
 READER_IS_GONE: Final = 128 + signal.SIGPIPE
 """The exit code when nobody reads the output of others that a command passes on."""
+
+
+def file_or_example(file: Path | None, example: str | None, what: str) -> Path:
+    """Return the file that was named, or that of an example, which standard error names.
+
+    `what` is what the file holds, such as "a scenario". Raises `UsageError` unless one of the two
+    is given, and for an unknown example.
+    """
+    from shoal.scenario import example_file, example_names
+
+    if (file is None) == (example is None):
+        message = f"Name {what} in TOML, or an example by --example: {', '.join(example_names())}."
+        raise UsageError(message)
+    if file is not None:
+        return file
+    found = example_file(example or "")
+    sys.stderr.write(f"example: {found}\n")
+    return found
 
 
 def parse_slow(texts: list[str]) -> tuple[dict[int, float], dict[int, float]]:

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.options import require_writable
+from shoal.cli.options import ExampleOption, file_or_example, require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
 from shoal.diverged import text_of
@@ -109,11 +109,12 @@ _LEGEND: Final = {
 
 def plan(
     cluster: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="A cluster in TOML; its [training] table, or options, say what trains."
         ),
-    ],
+    ] = None,
+    example: ExampleOption = None,
     model: ModelOption = None,
     compute: ComputeOption = None,
     measured: MeasuredOption = None,
@@ -134,6 +135,7 @@ def plan(
     from shoal.plan import packets, ranking
     from shoal.sim import check_job, check_ways, loses, not_modelled, of_real_size, said_of
 
+    cluster = file_or_example(cluster, example, "a cluster")
     read = replaying(_with_job(read_scenario(cluster), cluster, model, compute, measured), measured)
     check_ways(read.cluster, read.links)
     check_job(read)

@@ -33,7 +33,7 @@ _USUAL_SECONDS = 15.0
 """The seconds that a run is assumed to take before one has been timed."""
 
 BoundsOption = Annotated[str | None, typer.Option(help=f"Shares to try; default {_BOUNDS}.")]
-HolesOption = Annotated[str, typer.Option(help="Policies for holes to try.")]
+HolesOption = Annotated[str, typer.Option(help="What lost parts may count as; each is tried.")]
 AblationOption = Annotated[
     str,
     typer.Option(
@@ -45,7 +45,7 @@ TargetOption = Annotated[
     float | None, typer.Option(help="Metric to reach; default: see --target-share.")
 ]
 ShareOption = Annotated[
-    float, typer.Option(help="Target as a share of the way that the lossless runs make.")
+    float, typer.Option(help="Target as a share of what runs without loss gain.")
 ]
 LimitOption = Annotated[
     float,

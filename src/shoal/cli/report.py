@@ -1,8 +1,8 @@
 """`shoal report`: compares the runs of result files, as a table here and as a page to open.
 
-The command raises `DataError` for a file that is absent, truncated or of another kind, `UsageError`
-when plotly is missing, `ResourceError` when the page or the picture cannot be written; the caller
-turns those into messages and exit codes.
+The command raises `DataError` for a file that is absent, truncated or of another kind, and
+`ResourceError` when the page or the picture cannot be written; the caller turns those into messages
+and exit codes.
 """
 
 from __future__ import annotations

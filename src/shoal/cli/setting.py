@@ -23,7 +23,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUES",
-        help="Simulate with each of these values, such as access.loss=0.1%,1%; several times: with"
+        help="Simulate with each of these values, such as access.loss=0.1%,1%; may be repeated, for"
         " every combination. Tables of an array count from 1: training.strategy.1.interval=1,4.",
     ),
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from shoal.cli.options import require_writable
+from shoal.cli.options import ExampleOption, file_or_example, require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.setting import SetOption, changed, parse_settings, words
 from shoal.cli.simulation_table import Row, print_simulation
@@ -69,7 +69,10 @@ class _Variant:
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    scenario: Annotated[
+        Path | None, typer.Argument(help="A cluster and a [training] table, in TOML.")
+    ] = None,
+    example: ExampleOption = None,
     measured: MeasuredOption = None,
     seeds: SeedsOption = None,
     sets: SetOption = None,
@@ -83,6 +86,7 @@ def simulate(
     Each strategy of the file makes its steps there. The table says how fast, and a legend below it
     what each column is.
     """
+    scenario = file_or_example(scenario, example, "a scenario")
     text = read_text(scenario)
     read = parse_scenario(text, str(scenario), scenario.parent)
     repeats = parse_seeds(seeds, str(read.cluster.seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from shoal.cli.simulation_progress import SimulationProgress
 from shoal.compiled import is_cold, mark_warm, sentence_of
-from shoal.errors import UsageError
+from shoal.errors import DataError, ResourceError, UsageError
 from shoal.sweeps import Finished, Journal, Run, code_version, make_runs, usable_cores
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class Sweeping:
         jobs = usable_cores() if self.jobs is None else self.jobs
         cold = [] if self.ray else _cold_kinds(runs)
         told: list[str] = []
+        journal = self._journal()
         with SimulationProgress() as bar:
 
             def tell(what: str, share: float) -> None:
@@ -98,16 +100,21 @@ class Sweeping:
                     bar.say(_compiling(told[-1]))
                 bar.tell(what, share)
 
-            finished = make_runs(
-                runs, result, tell, jobs=jobs, ray=self.ray, journal=Journal(self._file())
-            )
+            finished = make_runs(runs, result, tell, jobs=jobs, ray=self.ray, journal=journal)
         for kind in told:
             mark_warm(_mark(kind))
         return finished
 
-    def _file(self) -> Path:
+    def _journal(self) -> Journal | None:
+        """Return where runs are kept; None if the usual place cannot be had, which is said."""
         if self.runs is not None:
-            return self.runs
+            return Journal(self.runs)
         from shoal.workloads import default_cache_dir
 
-        return default_cache_dir() / "runs" / f"{code_version()}.jsonl"
+        try:
+            journal = Journal(default_cache_dir() / "runs" / f"{code_version()}.jsonl")
+            journal.begin()
+        except (DataError, ResourceError) as error:
+            sys.stderr.write(f"note: {error} None are kept; --runs names another file.\n")
+            return None
+        return journal

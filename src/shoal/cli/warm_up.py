@@ -18,7 +18,7 @@ from shoal.errors import ResourceError
 
 
 def warm_up() -> None:
-    """Compile now what first uses would compile.
+    """Compile now what would be compiled at first use.
 
     That is the transport, the lab's switch and the simulator: some three minutes on a free core,
     for each version of Shoal and kind of processor. Safe to repeat; what is there is only loaded.

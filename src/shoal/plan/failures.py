@@ -8,7 +8,7 @@ independent and as likely at any time (exponential), and a machine that dies fal
 Sources: the runtime's own timeouts (`control.usual_liveness_timeout_s`); for jobs that start again
 J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
 Generation Computer Systems 22 (2006). The formulas of jobs that go on are derived in
-docs/simulator.md, and held to the simulator in tests/core/plan/test_goodput.py.
+docs/planner.md, and held to the simulator in tests/core/plan/test_goodput.py.
 """
 
 from __future__ import annotations

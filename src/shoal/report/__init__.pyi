@@ -2,10 +2,10 @@ from shoal.report.charts import Bar as Bar
 from shoal.report.charts import BarPanel as BarPanel
 from shoal.report.charts import Line as Line
 from shoal.report.charts import LinePanel as LinePanel
+from shoal.report.charts import TextTable as TextTable
 from shoal.report.charts import draw_charts as draw_charts
 from shoal.report.console import FILE_WIDTH as FILE_WIDTH
 from shoal.report.console import output_console as output_console
-from shoal.report.html import require_plotly as require_plotly
 from shoal.report.html import write_report as write_report
 from shoal.report.markup_table import markdown_table as markdown_table
 from shoal.report.palette import HOME_SLOTS as HOME_SLOTS

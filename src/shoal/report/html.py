@@ -1,7 +1,7 @@
 """Writes the report: one page with the comparison table and every figure, which opens offline.
 
 Owns how the page is put together. What figures show is decided in `report.figures`, how they look
-in `style` and `palette`, what they do in `script`. Only here is plotly needed, for its script.
+in `style` and `palette`, and how they are drawn in `drawing_script` and `script`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.errors import UsageError
-from shoal.extras import install
 from shoal.jobs import write_whole
 from shoal.report.comparison_table import BEST_NOTE, environment_lines
-from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
+from shoal.report.drawing_script import DRAWING
+from shoal.report.figures import PANELS, Figure, Panel, draw_timeline, spans_of_each
 from shoal.report.findings import finding
 from shoal.report.legend import legend, swatch
 from shoal.report.markup_table import html_table
@@ -28,23 +27,21 @@ from shoal.report.waiting_section import Choice, timeline_choices, waiting_secti
 from shoal.report.wording import padding_sentence
 
 _FOOTER = (
-    "<footer><p>Made by <code>shoal report</code>. How to read it: "
-    "docs/reading-a-report.md.</p></footer>"
+    "<footer><p>Made by <code>shoal report</code>. How to read it: docs/reading-a-report.md, or "
+    "&ldquo;Read a report&rdquo; on Shoal's site.</p></footer>"
 )
 
 
 def write_report(results: Results, path: Path) -> None:
     """Write `results` as one self-contained HTML page to `path`.
 
-    Raises `UsageError` when plotly is missing or there are no runs, `ResourceError` when the file
-    cannot be written.
+    Raises `UsageError` when there are no runs, `ResourceError` when the file cannot be written.
     """
-    page = make_page(group_scenarios(results), _plotly_script())
-    write_whole(path, page.encode(), "the report")
+    write_whole(path, make_page(group_scenarios(results)).encode(), "the report")
 
 
-def make_page(scenarios: Sequence[ReportedScenario], plotly_script: str) -> str:
-    """Return the page for `scenarios`; `plotly_script` is plotly.js."""
+def make_page(scenarios: Sequence[ReportedScenario]) -> str:
+    """Return the page for `scenarios`."""
     styles = assign_styles(scenarios)
     choices = timeline_choices(scenarios)
     figures = dict(_figures(scenarios, styles, choices))
@@ -62,26 +59,9 @@ def make_page(scenarios: Sequence[ReportedScenario], plotly_script: str) -> str:
         "</main>",
         _FOOTER,
         f'<script type="application/json" id="figures">{_json(figures)}</script>',
-        f"<script>{plotly_script}</script>",
-        f"<script>{SCRIPT}</script></body></html>\n",
+        f"<script>{DRAWING}{SCRIPT}</script></body></html>\n",
     )
     return "".join(parts)
-
-
-def require_plotly() -> None:
-    """Raise `UsageError` if the package that draws the report's figures is not installed."""
-    try:
-        import plotly.offline  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        message = f"The HTML report needs plotly: {install('report')}."
-        raise UsageError(message) from error
-
-
-def _plotly_script() -> str:
-    require_plotly()
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _json(figures: dict[str, Figure]) -> str:
@@ -96,7 +76,7 @@ def _figures(
         for index, figure in enumerate(panel.draw(scenarios, styles)):
             yield f"{panel.key}-{index}", figure
     for choice in choices:
-        yield f"timeline-{choice.key}", draw_timeline(choice.run)
+        yield f"timeline-{choice.key}", draw_timeline(choice.run, spans_of_each(len(choices)))
 
 
 def _head() -> str:
@@ -168,15 +148,15 @@ def _details(scenarios: Sequence[ReportedScenario]) -> str:
     """Return what each run was made with and what it counted, folded away."""
     rows = "".join(
         f'<tr><th scope="row">{escape(entry.label)}<br>{escape(scenario.title)}</th>'
-        f"<td><code>{escape(_settings(entry))}</code></td>"
-        f"<td><code>{escape(_counters(entry))}</code></td></tr>"
+        f'<td data-heading="Settings"><code>{escape(_settings(entry))}</code></td>'
+        f'<td data-heading="Counted"><code>{escape(_counters(entry))}</code></td></tr>'
         for scenario in scenarios
         for entry in scenario.entries
     )
     return (
         "<section><details><summary>Settings and counters of every run</summary>"
-        '<div class="scroll"><table class="details"><thead><tr><th>Run</th><th>Settings</th>'
-        f"<th>Counted</th></tr></thead><tbody>{rows}</tbody></table></div></details></section>"
+        '<div class="scroll"><table class="details stacked"><thead><tr><th>Run</th>'
+        f"<th>Settings</th><th>Counted</th></tr></thead><tbody>{rows}</tbody></table></div></details></section>"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -27,14 +27,17 @@ def html_table(scenario: ReportedScenario, swatch: Callable[[str], str]) -> str:
         f'<th scope="col">{"<br>".join(escape(line) for line in heading)}</th>'
         for heading in block.headings
     )
+    words = [" ".join(heading).strip() for heading in block.headings]
     rows = "".join(
-        f'<tr><th scope="row">{swatch(entry.label)}{escape(row.label)}</th>{_html_cells(row)}</tr>'
+        f'<tr><th scope="row">{swatch(entry.label)}{escape(row.label)}</th>'
+        f"{_html_cells(row, words)}</tr>"
         for entry, row in zip(scenario.entries, block.rows, strict=True)
     )
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in block.notes)
     return (
-        f'<div class="scroll"><table class="comparison"><thead><tr><th scope="col">Strategy</th>'
-        f"{headings}</tr></thead><tbody>{rows}</tbody></table></div>{notes}"
+        '<div class="scroll"><table class="comparison stacked"><thead><tr>'
+        f'<th scope="col">Strategy</th>{headings}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{notes}"
     )
 
 
@@ -56,10 +59,9 @@ def _markdown_line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _html_cells(row: Row) -> str:
+def _html_cells(row: Row, headings: Sequence[str]) -> str:
     return "".join(
-        f'<td class="best">{escape(cell.text)}</td>'
-        if cell.is_best
-        else f"<td>{escape(cell.text)}</td>"
-        for cell in row.cells
+        f'<td{" class=best" if cell.is_best else ""} data-heading="{escape(heading)}">'
+        f"{escape(cell.text)}</td>"
+        for cell, heading in zip(row.cells, headings, strict=True)
     )

@@ -1,19 +1,23 @@
 """Draws the picture of the README: metric over time, one panel per scenario, as a small SVG.
 
-Needs no browser and no package. Beside each panel the runs are ranked by their time to the target;
-the picture follows the reader's light or dark theme by itself. Shows the averaged models only.
+Needs no browser and no package, and follows the reader's light or dark theme by itself. Three runs
+stand out, with their names and their times to the target at the ends of their lines; the others are
+grey, and named below. These three are all-reduce, which readers know, and the two that reach the
+target first in the last scenario, the one with slow workers. Shows the averaged models only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.jobs import write_whole
 from shoal.report.figures.figure import thinned
+from shoal.report.marks import MARKS, name_places, outline
 from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
 from shoal.report.reported_scenario import Results, group_scenarios
 from shoal.report.svg import drawing
@@ -23,12 +27,22 @@ from shoal.report.wording import NOT_REACHED, number, padding_sentence
 if TYPE_CHECKING:
     from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
-PANEL_WIDTH, MIN_PANEL_HEIGHT = 490, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 176, 64, 40
-ROW_HEIGHT = 19
-NOTE_HEIGHT = 18
+PANEL_WIDTH, PLOT_HEIGHT = 490, 250
+LEFT, RIGHT, TOP = 46, 150, 64
+BELOW = 44
+"""Pixels below the time axis for its numbers and its name."""
+
+LINE_HEIGHT = 17
+LABEL_HEIGHT = 32
+"""Pixels of a name and, under it, its time."""
+
 MAX_POINTS = 120
 MAX_LABEL = 17
+OTHERS_WIDTH = 66
+"""Letters in a line of the list of the others."""
+
+MOST = 3
+_KNOWN: Final = "all-reduce"
 
 
 def write_picture(results: Results, path: Path) -> None:
@@ -42,32 +56,63 @@ def write_picture(results: Results, path: Path) -> None:
 def make_picture(scenarios: Sequence[ReportedScenario]) -> str:
     """Return the SVG with one panel per scenario, side by side."""
     styles = assign_styles(scenarios)
-    bottom = _panel_height(scenarios)
+    chosen = _chosen(scenarios)
+    lists = [_others(scenario, chosen) for scenario in scenarios]
+    below = TOP + PLOT_HEIGHT + BELOW
     notes = _notes(scenarios)
-    width, height = PANEL_WIDTH * len(scenarios), bottom + NOTE_HEIGHT * len(notes) + 8
+    first_note = below + LINE_HEIGHT * max(map(len, lists)) + 20
+    width = PANEL_WIDTH * len(scenarios)
+    height = first_note + LINE_HEIGHT * len(notes)
     panels = "".join(
         f'<g transform="translate({PANEL_WIDTH * place} 0)">'
-        f"{_panel(scenario, _make_scale(scenario, scenarios, bottom), styles)}</g>\n"
-        for place, scenario in enumerate(scenarios)
+        f"{_panel(scenario, _make_scale(scenario, scenarios), styles, chosen)}"
+        f"{_texts(others, below + 12)}</g>\n"
+        for place, (scenario, others) in enumerate(zip(scenarios, lists, strict=True))
     )
-    texts = "".join(
-        f'<text class="small" x="{LEFT}" y="{bottom + 8 + NOTE_HEIGHT * line}">{escape(note)}'
-        "</text>\n"
-        for line, note in enumerate(notes)
-    )
-    return drawing(width, height, _description(scenarios), f"{panels}{texts}")
+    return drawing(width, height, _description(scenarios), f"{panels}{_texts(notes, first_note)}")
 
 
-def _panel_height(scenarios: Sequence[ReportedScenario]) -> int:
-    most = max(len(scenario.entries) for scenario in scenarios)
-    return max(MIN_PANEL_HEIGHT, TOP + ROW_HEIGHT * (most + 1))
+def _chosen(scenarios: Sequence[ReportedScenario]) -> Mapping[str, str]:
+    """Return the labels of the runs that stand out, with their marks."""
+    ranked = [entry.label for entry in sorted(scenarios[-1].entries, key=_time)]
+    labels = [label for label in ranked if label == _KNOWN]
+    labels += [label for label in ranked if label != _KNOWN]
+    return dict(zip(labels[:MOST], MARKS, strict=False))
+
+
+def _others(scenario: ReportedScenario, chosen: Mapping[str, str]) -> list[str]:
+    """Return lines that name the grey runs, the first to reach the target first."""
+    grey = [each for each in sorted(scenario.entries, key=_time) if each.label not in chosen]
+    timed = [
+        f"{_short(each.label)} {number(each.run.time_to_target_seconds)} s"
+        for each in grey
+        if each.run.time_to_target_seconds is not None
+    ]
+    others = [_short(each.label) for each in grey if each.run.time_to_target_seconds is None]
+    parts = [", ".join(timed), f"{NOT_REACHED}: {', '.join(others)}" if others else ""]
+    said = "; ".join(filter(None, parts))
+    return textwrap.wrap(f"Grey: {said}.", OTHERS_WIDTH, break_on_hyphens=False) if grey else []
+
+
+def _texts(lines: Sequence[str], top: int) -> str:
+    return "".join(
+        f'<text class="small" x="{LEFT}" y="{top + LINE_HEIGHT * place}">{escape(line)}</text>\n'
+        for place, line in enumerate(lines)
+    )
 
 
 def _notes(scenarios: Sequence[ReportedScenario]) -> list[str]:
     """Return what must be said below the panels, each thing once."""
     tasks = [scenario.subtitle + "." for scenario in scenarios]
     padding = [padding_sentence(scenario.first, scenario.environment) for scenario in scenarios]
-    return list(dict.fromkeys([*tasks, *padding, "Lines: the average of all workers' models."]))
+    times = [
+        "Times: until the thin dashed line is reached,"
+        f" {scenario.metric.goal(scenario.first.target)}."
+        for scenario in scenarios
+        if scenario.first.target is not None
+    ]
+    lines = "Lines: the average of all workers' models."
+    return list(dict.fromkeys([*tasks, *padding, *times, lines]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +126,7 @@ class _Scale:
     high: float
     """Metric at the bottom and at the top, in the unit it is written in."""
 
-    bottom: int
+    bottom: int = TOP + PLOT_HEIGHT
     """The height at which the time axis lies, in pixels from the top."""
 
     def x(self, seconds: float) -> float:
@@ -92,22 +137,53 @@ class _Scale:
         return self.bottom - share * (self.bottom - TOP)
 
 
-def _panel(scenario: ReportedScenario, scale: _Scale, styles: Styles) -> str:
+def _panel(
+    scenario: ReportedScenario, scale: _Scale, styles: Styles, chosen: Mapping[str, str]
+) -> str:
     metric = scenario.metric
     unit = f" ({metric.unit})" if metric.unit else ""
     heading = (
         f'<text class="title" x="{LEFT}" y="28">{escape(scenario.title)}</text>'
-        f'<text class="small" x="{LEFT}" y="48">{escape(metric.name)}{unit} over time (s)'
-        "</text>"
+        f'<text class="small" x="{LEFT}" y="48">{escape(metric.name)}{unit}</text>'
     )
-    lines = "".join(_line(entry, scenario, scale, styles) for entry in scenario.entries)
-    ranking = "".join(_ranking(scenario, styles))
-    return f"{heading}{''.join(_grid(scenario, scale))}{lines}{ranking}"
+    parts = [heading, *_grid(scenario, scale)]
+    for entry in scenario.entries:
+        if entry.label not in chosen:
+            points = _points(entry, scenario, scale)
+            parts.append(f'<polyline class="line other" points="{_written(points)}"/>')
+    parts += _outstanding(scenario, scale, styles, chosen)
+    return "".join(parts)
 
 
-def _make_scale(
-    scenario: ReportedScenario, scenarios: Sequence[ReportedScenario], panel_height: int
-) -> _Scale:
+def _outstanding(
+    scenario: ReportedScenario, scale: _Scale, styles: Styles, chosen: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the lines that stand out, with a mark and a name at the end of each."""
+    entries = [entry for entry in scenario.entries if entry.label in chosen]
+    lines = {entry.label: _points(entry, scenario, scale) for entry in entries}
+    ends = {label: points[-1][1] + 2 if points else scale.bottom for label, points in lines.items()}
+    places = name_places(ends, TOP, scale.bottom, LABEL_HEIGHT)
+    for entry in entries:
+        mark = chosen[entry.label]
+        color = (
+            "known"
+            if entry.label == _KNOWN
+            else f"s{styles[entry.label].slot % len(STRATEGY_COLORS)}"
+        )
+        points = lines[entry.label]
+        yield f'<polyline class="line large {mark} {color}" points="{_written(points)}"/>'
+        y = places[entry.label]
+        left = PANEL_WIDTH - RIGHT + 22
+        if points:
+            x, end = points[-1]
+            yield f'<path class="lead" d="M{x + 6:.1f} {end:.1f}L{left - 4} {y - 4:.1f}"/>'
+            yield f'<path class="dot {color}" d="{outline(mark, x, end)}"/>'
+        yield f'<text class="name" x="{left}" y="{y:.1f}">{escape(_short(entry.label))}</text>'
+        if scenario.first.target is not None:
+            yield f'<text class="small" x="{left}" y="{y + 14:.1f}">{_after(entry)}</text>'
+
+
+def _make_scale(scenario: ReportedScenario, scenarios: Sequence[ReportedScenario]) -> _Scale:
     """Return the scale: metric alike in all panels of that metric, time each panel's own."""
     alike = [other for other in scenarios if other.metric == scenario.metric]
     values = [value for other in alike for value in _values(other)] or [0.0]
@@ -115,7 +191,7 @@ def _make_scale(
     low, high = min(values), max(values)
     room = 0.03 * (high - low) or 1.0
     longest = max(seconds, default=0.0) or 1.0
-    return _Scale(longest, low - room, high + room, panel_height - BOTTOM)
+    return _Scale(longest, low - room, high + room)
 
 
 def _values(scenario: ReportedScenario) -> Iterator[float]:
@@ -137,36 +213,24 @@ def _grid(scenario: ReportedScenario, scale: _Scale) -> Iterator[str]:
         x = scale.x(value)
         yield f'<text class="tick middle" x="{x:.1f}" y="{scale.bottom + 18}">{value:g}</text>'
     yield f'<path class="axis" d="M{LEFT} {scale.bottom}H{right}"/>'
+    yield f'<text class="small end" x="{right}" y="{scale.bottom + 34}">seconds</text>'
     if scenario.first.target is not None:
         y = scale.y(scenario.metric.scaled(scenario.first.target))
         yield f'<path class="target" d="M{LEFT} {y:.1f}H{right}"/>'
 
 
-def _line(entry: NamedRun, scenario: ReportedScenario, scale: _Scale, styles: Styles) -> str:
-    points = " ".join(
-        f"{scale.x(point.seconds):.1f},{scale.y(scenario.metric.scaled(point.averaged)):.1f}"
+def _points(
+    entry: NamedRun, scenario: ReportedScenario, scale: _Scale
+) -> list[tuple[float, float]]:
+    return [
+        (scale.x(point.seconds), scale.y(scenario.metric.scaled(point.averaged)))
         for point in thinned(entry.run.curve, MAX_POINTS)
         if point.averaged is not None
-    )
-    return f'<polyline class="line s{_slot(styles, entry)}" points="{points}"/>'
+    ]
 
 
-def _ranking(scenario: ReportedScenario, styles: Styles) -> Iterator[str]:
-    """Yield the names of the lines, the first to reach the target on top, with their times."""
-    left, right = PANEL_WIDTH - RIGHT + 16, PANEL_WIDTH - 16
-    target = scenario.first.target
-    if target is not None:
-        goal = escape(scenario.metric.goal(target))
-        yield f'<path class="target" d="M{left - 5} {TOP - 20}h14"/>'
-        yield f'<text class="small" x="{left + 14}" y="{TOP - 16}">time to {goal}</text>'
-    for place, entry in enumerate(sorted(scenario.entries, key=_time)):
-        y = TOP + 6 + ROW_HEIGHT * place
-        seconds = entry.run.time_to_target_seconds
-        after = "–" if seconds is None else f"{number(seconds)} s"
-        yield f'<circle class="dot s{_slot(styles, entry)}" cx="{left}" cy="{y - 4}" r="4.5"/>'
-        yield f'<text x="{left + 14}" y="{y}">{escape(_short(entry.label))}</text>'
-        if target is not None:
-            yield f'<text class="after end" x="{right}" y="{y}">{after}</text>'
+def _written(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _time(entry: NamedRun) -> float:
@@ -174,12 +238,14 @@ def _time(entry: NamedRun) -> float:
     return float("inf") if seconds is None else seconds
 
 
+def _after(entry: NamedRun) -> str:
+    """Return a run's time to the target, as it is written."""
+    seconds = entry.run.time_to_target_seconds
+    return NOT_REACHED if seconds is None else f"{number(seconds)} s"
+
+
 def _short(label: str) -> str:
     return label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
-
-
-def _slot(styles: Styles, entry: NamedRun) -> int:
-    return styles[entry.label].slot % len(STRATEGY_COLORS)
 
 
 def _description(scenarios: Sequence[ReportedScenario]) -> str:

@@ -1,47 +1,54 @@
-"""The script of the report page: draws the figures in the reader's theme and handles the controls.
+"""The script of the report page: has the figures drawn, and handles the controls and zooming.
 
-The figures lie in the page as JSON. Colors in them are CSS variables, resolved when the JSON is
-parsed, so that a change of theme is one more parse.
+The figures lie in the page as JSON; `drawing_script` draws one.
 """
 
 from __future__ import annotations
 
 SCRIPT = """
 (() => {
-  const source = document.getElementById("figures").textContent;
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const resolve = (key, value) =>
-    typeof value === "string" && value.startsWith("var(") ? css(value.slice(4, -1)) : value;
+  const figures = JSON.parse(document.getElementById("figures").textContent);
   const touch = matchMedia("(pointer: coarse)").matches;
-  const config = {responsive: true, displayModeBar: false};
   const hidden = new Set();
+  const zoomed = new Map();
   let rank0 = false;
-  let figures = {};
 
-  const themed = (layout) => {
-    const grid = {gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"),
-                  tickfont: {color: css("--muted")}, automargin: true};
-    const axis = (own) => ({...grid, ...own, title: {font: {color: css("--muted"), size: 12.5},
-                                                     ...(own && own.title)}});
-    return {...layout, autosize: true, dragmode: touch ? false : "zoom",
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: {family: getComputedStyle(document.body).fontFamily, size: 12.5, color: css("--text")},
-      hoverlabel: {bgcolor: css("--surface"), bordercolor: css("--line"), align: "left",
-                   font: {color: css("--text")}},
-      xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis)};
-  };
   const isShown = ({meta, visible}) => {
     if (!meta) return visible ?? true;
     return !hidden.has(meta.label) && (!meta.rank0 || rank0);
   };
   const draw = (element) => {
-    const figure = figures[element.dataset.figure];
-    const data = figure.data.map((trace) => ({...trace, visible: isShown(trace)}));
-    Plotly.react(element, data, themed(figure.layout), config);
+    const key = element.dataset.figure;
+    const drawn = Figures.draw(element, figures[key], isShown, zoomed.get(key));
+    if (!touch) zoomable(element, drawn);
   };
-  const drawAll = () => {
-    figures = JSON.parse(source, resolve);
-    document.querySelectorAll(".figure").forEach(draw);
+  const drawAll = () => document.querySelectorAll(".figure").forEach(draw);
+
+  const zoomable = (element, {place, back, left, right, top, bottom, svg, make}) => {
+    const key = element.dataset.figure;
+    svg.addEventListener("dblclick", () => { zoomed.delete(key); draw(element); });
+    svg.addEventListener("mousedown", (down) => {
+      const within = (event) => Math.min(Math.max(place(event)[0], left), right);
+      const from = within(down);
+      const band = make(svg, "rect", {class: "band", x: from, y: top, width: 0,
+                                      height: bottom - top});
+      const move = (event) => {
+        const to = within(event);
+        band.setAttribute("x", Math.min(from, to));
+        band.setAttribute("width", Math.abs(to - from));
+      };
+      const up = (event) => {
+        removeEventListener("mousemove", move);
+        const [low, high] = [from, within(event)].sort((one, other) => one - other);
+        band.remove();
+        if (high - low < 8) return;
+        zoomed.set(key, [back(low), back(high)]);
+        draw(element);
+      };
+      addEventListener("mousemove", move);
+      addEventListener("mouseup", up, {once: true});
+      down.preventDefault();
+    });
   };
 
   document.querySelectorAll("[data-label]").forEach((box) => box.addEventListener("change", () => {
@@ -64,7 +71,11 @@ SCRIPT = """
   };
   drawAll();
   if (choice) { choice.addEventListener("change", show); show(); }
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== width) { width = innerWidth; drawAll(); }
+  });
+  addEventListener("beforeprint", drawAll);
 })();
 """
-"""Plain JavaScript, run after plotly.js."""
+"""Plain JavaScript, run after `drawing_script.DRAWING`."""

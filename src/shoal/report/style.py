@@ -38,7 +38,7 @@ tbody tr:last-child>*{border-bottom:0}
 .comparison td.best::before{content:"";display:inline-block;width:6px;height:6px;margin-right:6px;
   border-radius:50%;background:currentColor;vertical-align:2px}
 .swatch{display:inline-block;width:11px;height:11px;margin-right:8px;border-radius:3px;
-  background:var(--swatch)}
+  border:1px solid var(--line);  background:var(--swatch)}
 .controls{position:sticky;top:0;z-index:5;background:var(--page);
   border-bottom:1px solid var(--line)}
 .controls>div{max-width:1180px;margin:0 auto;padding:10px 24px;display:flex;flex-wrap:wrap;gap:6px}
@@ -64,6 +64,17 @@ tbody tr:last-child>*{border-bottom:0}
   color:var(--muted)}
 select{font:inherit;padding:6px 10px;margin:0 0 14px;max-width:100%;color:var(--text);
   background:var(--surface);border:1px solid var(--line);border-radius:8px}
+.figure svg{display:block;font-size:12.5px;touch-action:pan-y}
+.figure text{fill:var(--text)}
+.figure .tick{fill:var(--muted)}
+.figure .inside{pointer-events:none}
+.figure path.grid{stroke:var(--grid)}
+.figure path.axis{stroke:var(--muted)}
+.figure path.target{stroke:var(--muted);stroke-dasharray:5 4}
+.figure .band{fill:var(--accent);fill-opacity:.18}
+.tip{position:fixed;z-index:9;max-width:min(320px,90vw);padding:6px 10px;font-size:12.5px;
+  background:var(--surface);border:1px solid var(--line);border-radius:8px;pointer-events:none;
+  overflow-wrap:anywhere}
 .matrix{font-size:12.5px}
 .matrix th,.matrix td{padding:0 4px;min-width:40px;height:27px;text-align:center;
   border:2px solid var(--surface);border-radius:6px}
@@ -73,6 +84,7 @@ select{font:inherit;padding:6px 10px;margin:0 0 14px;max-width:100%;color:var(--
 .matrix tbody td.full{color:#1B2430}
 .matrix{margin-bottom:8px}
 [data-run]>.how{margin-top:6px}
+[data-run]>h3{margin-top:18px}
 .matrix .corner{color:var(--muted);text-align:left;white-space:nowrap}
 .workers th,.workers td{padding:4px 8px}
 .workers tr>:last-child{padding-right:0}
@@ -91,9 +103,14 @@ noscript p{padding:12px 24px}
   section{padding:16px 14px;border-radius:10px}
   .controls{position:static}
   .matrix th,.matrix td{min-width:31px;padding:0 2px;font-size:11.5px}
-  .workers{font-size:12.5px}
-  .workers th,.workers td{padding:4px 5px}
-  .workers thead th{font-size:11.5px}
+  .stacked,.stacked tbody{display:block}
+  .stacked thead{display:none}
+  .stacked tr{display:block;padding:8px 0;border-bottom:1px solid var(--line)}
+  .stacked tbody th{display:block;border:0;padding:0 0 4px;position:static;white-space:normal}
+  .stacked tbody td{display:flex;justify-content:space-between;gap:14px;border:0;padding:1px 0;
+    text-align:right;white-space:normal}
+  .stacked tbody td::after{content:attr(data-heading);order:-1;color:var(--muted);text-align:left}
+  .stacked td.best::before{display:none}
 }
 @media print{.controls{display:none}section{break-inside:avoid}}
 """

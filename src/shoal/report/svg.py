@@ -23,6 +23,10 @@ def _css() -> str:
         "text.title{font-size:16px;font-weight:600}text.tick,text.small{font-size:11.5px}"
         ".end{text-anchor:end}.middle{text-anchor:middle}"
         ".line{fill:none;stroke-width:2;stroke-linejoin:round}.target{stroke-dasharray:5 4}"
+        ".line.square{stroke-dasharray:9 3}.line.triangle{stroke-dasharray:3 3}"
+        ".line.diamond{stroke-dasharray:12 3 3 3}.line.cross{stroke-dasharray:1.5 4}"
+        ".line.large{stroke-width:3}text.strong{font-weight:600}.whisker{fill:none;stroke-width:1.4}"
+        ".line.other{stroke-width:1.2;opacity:.45}text.name{font-size:13px;font-weight:600}"
     )
     return f"{shared}{_colors(0)}@media(prefers-color-scheme:dark){{{_colors(1)}}}"
 
@@ -36,5 +40,6 @@ def _colors(theme: int) -> str:
     return (
         f".back{{fill:{tint['surface']}}}text{{fill:{tint['text']}}}"
         f".tick,.small,.after{{fill:{tint['muted']}}}.grid{{stroke:{tint['grid']}}}"
-        f".axis,.target{{stroke:{tint['muted']}}}{strategies}"
+        f".whisker{{stroke:{tint['text']}}}.line.known{{stroke:{tint['text']}}}.dot.known{{fill:{tint['text']}}}"
+        f".axis,.target,.lead,.line.other{{stroke:{tint['muted']}}}{strategies}"
     )

@@ -12,13 +12,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shoal.report.figures.time_shares import KIND_LEGEND
-from shoal.report.figures.timeline import window_sentence
+from shoal.report.figures.timeline import spans_of_each, window_sentence
 from shoal.report.legend import legend
 from shoal.report.waiting_tables import waiting_matrix, worker_table
 
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
     from shoal.report.reported_scenario import ReportedScenario
+
+NOTHING = ("nothing of these, or not recorded", "var(--surface)")
 
 EXPLANATION = (
     "One row per worker. Point at a bar for its group and the reason why the group was formed. "
@@ -53,11 +55,12 @@ def waiting_section(choices: Sequence[Choice]) -> str:
     if not choices:
         return ""
     chosen = max(choices, key=lambda choice: choice.run.wait_share)
-    parts = "".join(_of_run(choice, is_hidden=choice is not chosen) for choice in choices)
+    spans = spans_of_each(len(choices))
+    parts = "".join(_of_run(choice, spans, is_hidden=choice is not chosen) for choice in choices)
     return (
         f'<section><h2>Who waited for whom?</h2><p class="how">{EXPLANATION}</p>'
         '<select id="run" aria-label="Run whose timeline is shown">'
-        f"{''.join(_options(choices, chosen))}</select>{legend(KIND_LEGEND)}"
+        f"{''.join(_options(choices, chosen))}</select>{legend((*KIND_LEGEND, NOTHING))}"
         f'<div class="figure" id="timeline" data-figure="timeline-{chosen.key}"></div>'
         f"{parts}</section>"
     )
@@ -73,12 +76,14 @@ def _options(choices: Sequence[Choice], chosen: Choice) -> Iterator[str]:
         yield "</optgroup>"
 
 
-def _of_run(choice: Choice, *, is_hidden: bool) -> str:
+def _of_run(choice: Choice, spans: int, *, is_hidden: bool) -> str:
     """Return what is shown below the timeline of one run."""
     hidden = " hidden" if is_hidden else ""
     return (
-        f'<div data-run="{choice.key}"{hidden}><p class="how">{window_sentence(choice.run)}</p>'
-        "<div class=\"panels\"><div><h3>Seconds the row's worker waited for the column's</h3>"
-        f'{waiting_matrix(choice.run)}<p class="note">In the recorded part of the run.</p></div>'
-        f"<div><h3>The whole run</h3>{worker_table(choice.run)}</div></div></div>"
+        f'<div data-run="{choice.key}"{hidden}>'
+        f'<p class="how">{window_sentence(choice.run, spans)}</p>'
+        "<h3>Seconds the row's worker waited for the column's</h3>"
+        f'{waiting_matrix(choice.run)}<p class="note">In the recorded part of the run. '
+        "&ldquo;No one&rdquo;: for a group to be formed.</p>"
+        f"<h3>The whole run</h3>{worker_table(choice.run)}</div>"
     )

@@ -49,19 +49,21 @@ def worker_table(run: RunResult) -> str:
         for worker in run.worker_results
         if (mean := run.counters.get(f"staleness.{worker.rank}")) is not None
     }
-    rows = "".join(
-        f'<tr><th scope="row">{worker_name(run, worker.rank)}</th><td>{worker.steps:,}</td>'
-        f"<td>{number(worker.compute_seconds)}</td><td>{number(worker.wait_seconds)}</td>"
-        f"<td>{number(worker.exchange_seconds)}</td>"
-        + (f"<td>{number(stale.get(worker.rank, 0.0))}</td>" if stale else "")
-        + "</tr>"
-        for worker in sorted(run.worker_results, key=lambda worker: worker.rank)
-    )
     headings = ["steps", "compute (s)", "wait (s)", "exchange (s)"]
     headings += ["mean staleness (steps)"] if stale else []
+    rows = ""
+    for worker in sorted(run.worker_results, key=lambda worker: worker.rank):
+        seconds = (worker.compute_seconds, worker.wait_seconds, worker.exchange_seconds)
+        texts = [f"{worker.steps:,}", *map(number, seconds)]
+        texts += [number(stale.get(worker.rank, 0.0))] if stale else []
+        cells = "".join(
+            f'<td data-heading="{heading}">{text}</td>'
+            for heading, text in zip(headings, texts, strict=True)
+        )
+        rows += f'<tr><th scope="row">{worker_name(run, worker.rank)}</th>{cells}</tr>'
     columns = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
     return (
-        '<div class="scroll"><table class="workers"><thead><tr><th scope="col">Worker</th>'
+        '<div class="scroll"><table class="workers stacked"><thead><tr><th scope="col">Worker</th>'
         f"{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

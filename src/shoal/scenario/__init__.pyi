@@ -10,6 +10,8 @@ from shoal.scenario.cluster_spec import packets_inside as packets_inside
 from shoal.scenario.cluster_spec import rerouted as rerouted
 from shoal.scenario.cluster_spec import topologies as topologies
 from shoal.scenario.cluster_spec import with_finite_ports as with_finite_ports
+from shoal.scenario.example_files import example_file as example_file
+from shoal.scenario.example_files import example_names as example_names
 from shoal.scenario.lab_presets import usual_labs as usual_labs
 from shoal.scenario.measured import Measured as Measured
 from shoal.scenario.measured import read_measured as read_measured

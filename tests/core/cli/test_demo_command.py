@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -15,7 +14,7 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("torch")
 
 from shoal.cli.demo import demo
-from shoal.errors import UsageError, WorkerLost
+from shoal.errors import WorkerLost
 from shoal.jobs.result import read_results
 
 
@@ -63,16 +62,6 @@ def test_all_that_was_measured_is_in_the_table_of_a_pipe(runs: list[str]) -> Non
     assert "Too narrow" not in result.stdout
     assert Path("report.html").exists()
     assert len(read_results(Path("demo.json")).runs) == 4
-
-
-def test_a_missing_plotly_is_said_before_anything_is_trained(
-    runs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    result = invoke()
-    assert isinstance(result.exception, UsageError)
-    assert str(result.exception).startswith("The HTML report needs plotly: pip install ")
-    assert not runs
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt(), WorkerLost("Rank 1 is gone.", 1)])

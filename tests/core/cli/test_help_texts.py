@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from shoal.cli import commands as commands_module
 from shoal.cli import words
 from shoal.cli.commands import COMMANDS, make_app
 from shoal.strategies import STRATEGIES
@@ -51,6 +53,14 @@ def test_help_is_plain_text_of_80_columns(names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_of_a_command_what_the_command_says_of_itself(name: str) -> None:
     assert ALL[name,].help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].summary
+
+
+def test_commands_of_a_distribution_that_is_half_gone_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = EntryPoint("gone", "no_such_package.cli:GONE", "shoal.commands")
+    monkeypatch.setattr(commands_module, "entry_points", lambda group: [gone])
+    assert list(get_command(make_app()).commands) == list(COMMANDS)
 
 
 def test_some_words_of_toml_have_brackets() -> None:

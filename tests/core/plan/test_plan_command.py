@@ -357,7 +357,8 @@ def test_who_goes_on_without_lost_workers() -> None:
     }
     assert goes_on["all-reduce"] == {True, False}
     assert all(goes_on[word] == {True} for word in ("ds-sync", "local-sgd", "ripples"))
-    assert not any(Candidate(word).goes_on for word in ("ad-psgd", "ps-bsp", "ps-ssp", "ps-asp"))
+    assert all(Candidate(word).goes_on for word in ("ad-psgd", "ps-bsp", "ps-ssp", "ps-asp"))
+    assert not Candidate("ps-bsp", {"overlap": "next-forward"}).goes_on
     assert not Candidate("ds-sync", {"shuffle": "topology"}).goes_on
     assert Candidate("all-reduce", {"algorithm": "hierarchical"}, "shoal").goes_on
     assert not Candidate("ripples", {}, "cubic").goes_on
@@ -392,7 +393,7 @@ def test_where_machines_die_the_plan_takes_what_goes_on() -> None:
 def test_the_command_says_what_deaths_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = [Candidate("all-reduce"), Candidate("ad-psgd")]
+    few = [Candidate("all-reduce"), Candidate("all-reduce", {"overlap": "next-forward"})]
     monkeypatch.setattr(ranking, "candidates", lambda _: few)
     monkeypatch.setattr(ranking, "TARGET", 0.3)
     monkeypatch.setattr(ranking, "SEEDS", 1)
@@ -409,7 +410,7 @@ def test_the_command_says_what_deaths_leave(
     made = json.loads((tmp_path / "plan.json").read_text())
     assert made["failures"]["back_s"] == 600.0
     goodput = {each["name"]: each["goodput"] for each in made["plan"]["ranked"]}
-    assert 0.7 < goodput["ad-psgd"] < goodput["all-reduce"] < 0.95
+    assert 0.7 < goodput["all-reduce overlap=next-forward"] < goodput["all-reduce"] < 0.95
     if made["plan"]["ranked"][0]["name"] == "all-reduce":
         assert "shoal.init(min_workers=1)" in result.stdout
     plain = command(file, "--jobs", "1", *kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.report.charts import Bar, BarPanel, Line, LinePanel, TextTable, draw_charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,14 +33,54 @@ def test_bars_are_as_long_as_their_values_and_a_missing_one_is_said() -> None:
 
 def test_lines_break_where_a_value_is_missing() -> None:
     whole = Line("whole", 0, [1.0, 2.0, 3.0], [None, 0.5, None])
-    broken = Line("broken", 1, [1.0, None, 3.0], [None] * 3, is_dashed=True)
+    broken = Line("broken", 1, [1.0, None, 3.0], [None] * 3)
     root = drawn(LinePanel("title", "ms", "size", ["2", "4", "8"], [whole, broken]))
-    dots = [each.get("class") for each in root.iter(f"{SVG}circle")]
-    assert dots.count("dot s0") == 3
-    assert dots.count("dot s1") == 2
-    assert "broken (1 not met)" in texts(root)
-    strokes = [each for each in root.iter(f"{SVG}path") if each.get("class") == "line s1"]
-    assert len(strokes) == 1  # the legend's: no two values follow each other
+    classes = [each.get("class") for each in root.iter(f"{SVG}path")]
+    assert classes.count("dot s0") == 3 + 1  # one stands before the name
+    assert classes.count("dot s1") == 2 + 1
+    assert classes.count("line circle s0") == 2
+    assert "line square s1" not in classes  # no two values follow each other
+    assert "broken (1 not met)" in " ".join(texts(root))
+
+
+def names_of(root: ET.Element, *names: str) -> list[float]:
+    return [float(each.get("y", "")) for each in root.iter(f"{SVG}text") if each.text in names]
+
+
+def test_names_stand_at_the_ends_of_lines_and_apart() -> None:
+    lines = [Line(name, 0, [1.0, end], [None] * 2) for name, end in (("a", 5.0), ("b", 5.0))]
+    root = drawn(
+        LinePanel("title", "ms", "size", ["2", "4"], [*lines, Line("c", 0, [1.0, 0.1], [None] * 2)])
+    )
+    a, b, c = (names_of(root, name)[0] for name in "abc")
+    assert abs(a - b) >= 14
+    assert c > max(a, b) + 50
+
+
+def test_values_that_are_far_apart_are_drawn_in_logarithms_and_it_is_said() -> None:
+    bars = [Bar(str(value), 0, value) for value in (1.0, 10.0, 100.0)]
+    root = drawn(BarPanel("title", "seconds", bars))
+    assert "seconds, logarithmic" in texts(root)
+    assert widths(root) == []  # a bar's length would mean nothing
+    ends = [
+        float(each.get("d", "").partition("H")[2])
+        for each in root.iter(f"{SVG}path")
+        if each.get("class") == "line s0"
+    ]
+    assert abs((ends[2] - ends[1]) - (ends[1] - ends[0])) < 0.2
+
+
+def test_a_table_stands_on_top_with_all_of_its_words() -> None:
+    table = TextTable(
+        "theirs and ours", ("what", "theirs"), [("x" * 5 + " word" * 30, "1 %")], (0.7, 0.3)
+    )
+    panel = BarPanel("title", "seconds", [Bar("one", 0, 1.0)])
+    root = ET.fromstring(draw_charts([[panel]], "what", [], table))
+    assert "theirs and ours" in texts(root)
+    assert " ".join(texts(root)).count("word") == 30
+    (group,) = root.iter(f"{SVG}g")
+    top = float(group.get("transform", "").split()[1].rstrip(")"))
+    assert all(float(each.get("y", "")) < top for each in root if each.tag == f"{SVG}text")
 
 
 def test_nothing_to_draw_is_still_a_picture() -> None:

@@ -1,11 +1,10 @@
-"""Figures are valid in plotly's own schema, say what the runs say, and stay small."""
+"""Figures are made of what the page can draw, say what the runs say, and stay small."""
 
 from __future__ import annotations
 
 import json
 
 import msgspec
-import plotly.graph_objects as go
 import pytest
 from report_samples import ENVIRONMENT, STRATEGIES, make_results, make_run
 
@@ -39,9 +38,9 @@ def test_every_figure_is_valid_and_its_axes_have_titles(key: str):
 
     assert len(figures) == 2
     for figure in figures:
-        valid = go.Figure(figure)  # raises for a property or value that plotly does not know
-        assert len(valid.data) >= len(STRATEGIES)
-        assert valid.layout.xaxis.title.text
+        assert {trace["type"] for trace in figure["data"]} <= {"scatter", "bar", "box"}
+        assert len(figure["data"]) >= len(STRATEGIES)
+        assert figure["layout"]["xaxis"]["title"]["text"]
         assert json.loads(msgspec.json.encode(figure)) == figure
 
 
@@ -68,7 +67,7 @@ def test_a_run_with_next_to_nothing_in_it_can_be_drawn(key: str):
     )
 
     for figure in drawn(key, empty):
-        go.Figure(figure)
+        assert json.loads(msgspec.json.encode(figure)) == figure
 
 
 def test_the_averaged_model_is_solid_and_rank_0_is_dotted_and_hidden_at_first():
@@ -170,7 +169,6 @@ def test_timelines_are_valid_and_small(strategy: str):
 
     figure = draw_timeline(run)
 
-    go.Figure(figure)
     assert 0 < sum(len(trace["x"]) for trace in figure["data"]) <= MAX_SPANS
     assert "worker 5 · 5×" in figure["layout"]["yaxis"]["categoryarray"]
 
@@ -185,15 +183,16 @@ def test_a_bar_tells_for_whom_with_whom_and_why():
 
     _, wait, exchange = draw_timeline(run)["data"]
 
-    assert (wait["base"], wait["x"], wait["y"]) == ([0.0], [42.5], ["worker 0"])
-    (words,) = wait["hovertext"]
+    assert (wait["base"], wait["x"], wait["row"], wait["step"]) == ([0.0], [42.5], [0], [4])
+    assert wait["words"] == [0]
+    (words,) = wait["told"]
     assert words.split("<br>") == [
-        "<b>worker 0</b>, step 4",
-        "waiting for worker 2, 42.5 ms",
+        "waiting for worker 2",
         "group of 0 and 2",
         "both &lt;idle&gt;",
     ]
     assert exchange["base"] == [42.5, 42.5]
+    assert (exchange["words"], len(exchange["told"])) == ([0, 0], 1)  # of both the same is said
 
 
 def test_the_timeline_stops_before_exchanges_that_the_window_cuts():

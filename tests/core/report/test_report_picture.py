@@ -32,10 +32,57 @@ def positions(line: ET.Element) -> list[tuple[float, float]]:
 
 def test_there_is_a_line_and_a_name_per_run():
     root = drawn(SAMPLES)
-
     assert len(list(root.iter(f"{SVG}polyline"))) == len(SAMPLES.runs)
-    assert [texts(root).count(name) for name in STRATEGIES] == [2] * len(STRATEGIES)
+    whole = " ".join(texts(root)).replace(",", " ").replace(".", " ").split()
+    assert [whole.count(name) for name in STRATEGIES] == [2] * len(STRATEGIES)
     assert {"Equal workers", "Worker 5 is 5× slower"} <= set(texts(root))
+
+
+def outstanding(root: ET.Element) -> list[str]:
+    return [text.text for text in root.iter(f"{SVG}text") if text.attrib["class"] == "name"]
+
+
+def test_three_stand_out_with_marks_and_dashes_and_the_others_are_grey():
+    root = drawn(SAMPLES)
+    names = outstanding(root)
+    assert len(names) == 2 * 3
+    assert names[:3] == names[3:]
+    assert "all-reduce" in names
+    classes = [line.attrib["class"].split() for line in root.iter(f"{SVG}polyline")]
+    for mark in ("circle", "square", "triangle"):
+        assert sum(mark in each for each in classes) == 2
+    assert sum("other" in each for each in classes) == len(SAMPLES.runs) - 2 * 3
+
+
+def test_those_stand_out_that_are_soonest_where_workers_are_slow():
+    runs = [
+        msgspec.structs.replace(
+            run, strategy=name, time_to_target_seconds=seconds, slow=slow, curve=run.curve
+        )
+        for slow, times in (({}, (1.0, 2.0, 3.0, 4.0)), ({"2": 5.0}, (4.0, 3.0, 2.0, 1.0)))
+        for name, seconds in zip("abcd", times, strict=True)
+        for run in SAMPLES.runs[:1]
+    ]
+    assert sorted(set(outstanding(drawn(ResultFile(environment=ENVIRONMENT, runs=runs))))) == [
+        *"bcd"
+    ]
+
+
+def test_names_do_not_lie_over_each_other():
+    """All curves end at one height here."""
+    root = drawn(
+        ResultFile(
+            environment=ENVIRONMENT,
+            runs=[msgspec.structs.replace(SAMPLES.runs[0], strategy=name) for name in "abc"],
+        )
+    )
+    heights = [
+        float(text.attrib["y"])
+        for text in root.iter(f"{SVG}text")
+        if text.attrib["class"] == "name"
+    ]
+    assert len(heights) == 3
+    assert all(abs(a - b) >= 30 for a in heights for b in heights if a is not b)
 
 
 def test_everything_lies_within_the_drawing():
@@ -59,17 +106,17 @@ def test_higher_values_are_drawn_higher_and_later_ones_to_the_right():
     assert list(ys) == sorted(set(ys), reverse=True)
 
 
-def test_names_are_ranked_by_their_time_to_the_target():
+def test_times_to_the_target_stand_beside_the_names():
     runs = [
         msgspec.structs.replace(SAMPLES.runs[0], strategy=name, time_to_target_seconds=seconds)
         for name, seconds in (("late", 9.0), ("never", None), ("early", 2.0))
     ]
-
     words = texts(drawn(ResultFile(environment=ENVIRONMENT, runs=runs)))
-
-    ranked = [word for word in words if word in {"late", "never", "early"}]
-    assert ranked == ["early", "late", "never"]
-    assert {"2.00 s", "9.00 s", "–", "time to 90 %"} <= set(words)
+    for name, after in (("late", "9.00 s"), ("never", "not reached"), ("early", "2.00 s")):
+        assert words[words.index(name) + 1] == after
+    assert any(
+        word.startswith("Times: until the thin dashed line is reached, 90 %") for word in words
+    )
 
 
 def test_the_conditions_are_stated_once():

@@ -28,7 +28,7 @@ from shoal.scenario.toml_lines import lines_of
 from shoal.switching.settings import CLASS_SELECTORS, Link, Port, Profile, Queue
 from shoal.switching.topology import Cable, Materials, Topology, names_of, star
 
-LABS = Path(__file__).parents[3] / "examples" / "labs"
+LABS = Path(__file__).parents[3] / "src" / "shoal" / "scenario" / "examples"
 
 SPEC = """\
 # Two racks of four.

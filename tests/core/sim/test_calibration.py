@@ -167,7 +167,7 @@ def both(text: str, seeds: int, **strategy: Any) -> tuple[float, float, float, f
 def test_jobs_take_about_what_packets_take(
     sync: str, options: dict[str, Any], carrier: CalibratedCarrier, loss: str
 ) -> None:
-    """Losses are those of one link: a way has two. docs/simulator.md has the ratios.
+    """Losses are those of one link: a way has two. docs/simulator-accuracy.md has the ratios.
 
     What sums lose is said too high: it is that of messages to one host.
     """

@@ -1,6 +1,6 @@
 """What all figures share: their form, their axes and the thinning of long lists.
 
-A figure is plain data in the schema of plotly.js; nothing here needs plotly to be installed. Every
+A figure is plain data, in the names that plotly.js uses; the page's own script draws it. Every
 trace of a strategy carries its label as `meta`, by which the page shows and hides it everywhere.
 """
 
@@ -18,7 +18,7 @@ Json: TypeAlias = "dict[str, Json] | Sequence[Json] | str | float | bool | None"
 """Anything JSON can hold."""
 
 Trace: TypeAlias = dict[str, Json]
-"""One series, as plotly.js takes it."""
+"""One series: a line, markers, horizontal bars or boxes."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ ROWS_MARGIN_PX = 62
 
 
 class Figure(TypedDict):
-    """One figure, as plotly.js takes it."""
+    """One figure: its series, its axes and its notes."""
 
     data: list[Trace]
     layout: dict[str, Json]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_SPANS = 640
 """Spans drawn per run: about as many as there is room for side by side."""
 
+MAX_SPANS_OF_ALL = 9000
+"""Spans drawn of all runs of a page, which stays below a megabyte."""
+
 _AwaitedAt = dict[tuple[int, int], int]
 """(rank, start of its waiting in ns) -> the worker it waited for."""
 
@@ -39,15 +42,20 @@ class Window:
     end_ns: int
 
 
-def draw_timeline(run: RunResult) -> Figure:
-    """Draw `run`'s timeline, times in milliseconds since the window begins."""
-    window = find_window(run)
+def spans_of_each(runs: int) -> int:
+    """Return how many spans are drawn of each of so many runs of a page, at most."""
+    return min(MAX_SPANS, MAX_SPANS_OF_ALL // max(runs, 1))
+
+
+def draw_timeline(run: RunResult, spans: int = MAX_SPANS) -> Figure:
+    """Draw `run`'s timeline of so many spans, times in milliseconds since the window begins."""
+    window = find_window(run, spans)
     awaited = {
         (found.span.rank, found.span.start_ns): found.worker for found in find_awaited(run.timeline)
     }
     rows = [worker_name(run, rank) for rank in range(run.workers)]
     traces = [
-        _bars([span for span in window.spans if span.kind is kind], run, window.begin_ns, awaited)
+        _bars([span for span in window.spans if span.kind is kind], window.begin_ns, awaited)
         | {"name": name, "marker": {"color": color}}
         for kind, (name, color) in zip(SpanKind, KIND_LEGEND, strict=True)
     ]
@@ -57,8 +65,8 @@ def draw_timeline(run: RunResult) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def find_window(run: RunResult) -> Window:
-    """Choose the part of `run`'s trace that is drawn.
+def find_window(run: RunResult, spans: int = MAX_SPANS) -> Window:
+    """Choose the part of `run`'s trace that is drawn, of so many spans at most.
 
     It begins when something is known of every worker. A trace may end in the middle of exchanges of
     which some member's part is missing, so that waiting cannot be told from moving: it ends before
@@ -69,14 +77,14 @@ def find_window(run: RunResult) -> Window:
     begin_ns = max(_first_starts(run.timeline).values())
     pieces = [span for span in split_waiting(run.timeline) if _end_ns(span) > begin_ns]
     ends_ns = [span.start_ns for span in _cut_off(run.timeline) if span.start_ns > begin_ns]
-    ends_ns += [span.start_ns for span in pieces[MAX_SPANS : MAX_SPANS + 1]]
+    ends_ns += [span.start_ns for span in pieces[spans : spans + 1]]
     end_ns = min(ends_ns, default=max(map(_end_ns, run.timeline)))
     return Window(tuple(s for s in pieces if s.start_ns < end_ns), begin_ns, end_ns)
 
 
-def window_sentence(run: RunResult) -> str:
-    """Say how much of the run is drawn."""
-    window = find_window(run)
+def window_sentence(run: RunResult, spans: int = MAX_SPANS) -> str:
+    """Say how much of the run is drawn, of so many spans at most."""
+    window = find_window(run, spans)
     shown = number(ns_to_seconds(window.end_ns - window.begin_ns))
     return f"Shown: {shown} s of a run of {number(run.duration_seconds)} s."
 
@@ -115,23 +123,25 @@ def worker_name(run: RunResult, rank: int) -> str:
     return f"worker {rank} · {how_slow(run, str(rank)).replace(' slower', '')}"
 
 
-def _bars(spans: Sequence[Span], run: RunResult, origin_ns: int, awaited: _AwaitedAt) -> Trace:
+def _bars(spans: Sequence[Span], origin_ns: int, awaited: _AwaitedAt) -> Trace:
+    """Return the bars of `spans`. What is said of many of them is written once, in `told`."""
+    told: dict[str, int] = {}
     return {
         "type": "bar",
         "orientation": "h",
         "base": [_milliseconds(span.start_ns - origin_ns) for span in spans],
         "x": [_milliseconds(span.duration_ns) for span in spans],
-        "y": [worker_name(run, span.rank) for span in spans],
-        "hovertext": [_hover(span, awaited) for span in spans],
-        "hoverinfo": "text",
+        "row": [span.rank for span in spans],
+        "step": [span.step for span in spans],
+        "words": [told.setdefault(_words(span, awaited), len(told)) for span in spans],
+        "told": list(told),
     }
 
 
-def _hover(span: Span, awaited: _AwaitedAt) -> str:
-    """Return what is shown on pointing at `span`: what, how long, with whom and why."""
+def _words(span: Span, awaited: _AwaitedAt) -> str:
+    """Return what pointing at `span` shows beside its worker, step and time: what, whom, why."""
     doing = {SpanKind.COMPUTE: "computing", SpanKind.EXCHANGE: "exchanging data"}
-    what = doing.get(span.kind) or _waiting_words(span, awaited)
-    lines = [f"<b>worker {span.rank}</b>, step {span.step}", f"{what}, {_ms(span)}"]
+    lines = [doing.get(span.kind) or _waiting_words(span, awaited)]
     if span.members:
         lines.append(f"group of {listed([str(rank) for rank in span.members])}")
     if span.reason:
@@ -142,10 +152,6 @@ def _hover(span: Span, awaited: _AwaitedAt) -> str:
 def _waiting_words(span: Span, awaited: _AwaitedAt) -> str:
     last = awaited.get((span.rank, span.start_ns))
     return "waiting" if last is None else f"waiting for worker {last}"
-
-
-def _ms(span: Span) -> str:
-    return f"{number(ns_to_ms(span.duration_ns))} ms"
 
 
 def _end_ns(span: Span) -> int:
