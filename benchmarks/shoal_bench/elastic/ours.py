@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
     from shoal_bench.peers.pooled import Seat
 
-ELASTIC: Final = ("all-reduce", "ds-sync", "ripples-static", "ripples", "local-sgd")
+ELASTIC: Final = (
+    "all-reduce",
+    "ds-sync",
+    "ripples-static",
+    "ripples",
+    "local-sgd",
+    "ad-psgd",
+    "ps-bsp",
+    "ps-asp",
+)
 """The strategies whose jobs go on, one for each way in which they do so."""
 
 
