@@ -367,7 +367,7 @@ REFUSALS = {
     "strategy": r"MismatchError: This worker does not fit the job that it came to join\. Rank 3 ",
     "key": r"MismatchError: .* has another job key",
     "taken": r"MismatchError: Rank 1 takes part already",
-    "diverged": r"MismatchError: (Rank 1 and rank [02]|Ranks 0 and 2 and rank 1) differ in the model",
+    "diverged": r"MismatchError: (Rank 1 and rank [02]|Ranks 0 and 2 and rank 1) differ in",
 }
 
 

@@ -76,6 +76,10 @@ SYNCS: Final = (
     "ds-sync,next-steps",
     "ripples,next-forward",
     "ripples,next-steps",
+    "ad-psgd",
+    "ps-bsp",
+    "ps-ssp",
+    "ps-asp",
 )
 """The strategies that go on without lost workers, and what some of them hide exchanges behind."""
 

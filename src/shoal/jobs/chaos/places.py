@@ -92,8 +92,8 @@ class Place:
         """Come to the phases that are acts of the transport's."""
         self._wrap("all_reduce", self._after_exchange)
         self._wrap("group_average", self._after_exchange)
-        self._wrap("send", self._around_state)
-        self._wrap("receive", self._around_state)
+        self._wrap("send", self._after_message)
+        self._wrap("receive", self._after_message)
 
     def watch_views(self, session: Session) -> None:
         """Come to the places of a view change."""
@@ -134,8 +134,10 @@ class Place:
             self.come_to(Phase.FINISH, "in average_model")
         return work
 
-    def _around_state(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _after_message(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         work = method(*arguments, **options)
         if options["channel"] == STATE_CHANNEL:
             self.come_to(Phase.TRANSFER)
+        else:  # of a pair, or of a parameter server
+            self.come_again_to(Phase.AVERAGING)
         return work
