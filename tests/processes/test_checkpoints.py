@@ -101,9 +101,10 @@ def lose_the_writer(folder: str) -> dict[str, Any]:
         model(torch.ones(2, 3)).mean().backward()
         optimizer.step()
         if optimizer.num_steps % EVERY == 0:
-            shoal.save_checkpoint(folder, optimizer, keep=9)
+            saving = shoal.save_checkpoint(folder, optimizer, keep=9)
     optimizer.finish()
     shoal.shutdown()
+    saving.wait()  # these processes end without waiting for threads
     return {"model": [each.tolist() for each in model.parameters()]}
 
 
