@@ -25,10 +25,12 @@ class BackgroundThread:
         self._target = target
         self._on_failure = on_failure
         self._failure: BaseException | None = None
+        self._has_begun = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
+        self._has_begun = True
         self._thread.start()
 
     def check(self) -> None:
@@ -37,7 +39,12 @@ class BackgroundThread:
             raise self._failure
 
     def join(self, deadline_s: float) -> None:
-        """Wait for the thread to end. Raises what it failed with, or `DeadlineExceeded`."""
+        """Wait for the thread to end, if it has begun.
+
+        Raises what it failed with, or `DeadlineExceeded`.
+        """
+        if not self._has_begun:
+            return
         self._thread.join(deadline_s)
         self.check()
         if self._thread.is_alive():
