@@ -44,7 +44,7 @@ class GroupRequests:
     def remarks(self) -> tuple[Remark, ...]:
         """Return who asks for fewer groups than the others; what was last known after `leave`."""
         if not self._has_left:
-            requests = self._replica.groups.requests_by_rank(self._replica.session)
+            requests = self._replica.groups.compared_requests(self._replica.session)
             self._found = slow_worker(requests)
         if self._found is None:
             return ()

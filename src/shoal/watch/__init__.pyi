@@ -20,6 +20,7 @@ from shoal.watch.remark import remarks as remarks
 from shoal.watch.sampling import Course as Course
 from shoal.watch.sampling import Sampler as Sampler
 from shoal.watch.sampling import Whereabouts as Whereabouts
+from shoal.watch.slow_requests import ComparedRequests as ComparedRequests
 from shoal.watch.slow_requests import SlowWorker as SlowWorker
 from shoal.watch.slow_requests import slow_worker as slow_worker
 from shoal.watch.snapshot import Event as Event

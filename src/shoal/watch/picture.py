@@ -53,7 +53,8 @@ class JobNow(msgspec.Struct, frozen=True, kw_only=True):
     """A word for each worker that ever was there."""
 
     requests: dict[int, int] = {}
-    """How many groups each worker has asked for that are formed at run time."""
+    """How many groups each worker has asked for that are formed at run time; see
+    `ComparedRequests`."""
 
     lost: str = ""
     """Why the job is over."""
