@@ -31,7 +31,7 @@ from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.step_samples import StepSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
-from shoal.watch import Remark, remarks
+from shoal.watch import Verdict, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -230,7 +230,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         return self._communicator.stats()
 
-    def remarks(self) -> tuple[Remark, ...]:
+    def remarks(self) -> tuple[Verdict, ...]:
         """Return which rank is late or slow, and which way slow or lossy, as seen from here so far.
 
         gloo tells nothing about ways. Who is slow is known where a group generator counts requests.

@@ -7,7 +7,9 @@ fewer groups than the others do.
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from shoal.watch.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,14 +18,6 @@ STANDS_OUT: Final = 1.5
 """Times as many requests as a worker's are the others' median, if that worker is remarkable."""
 LEAST_REQUESTS: Final = 10.0
 """The median of the others' requests below which a difference may be chance."""
-
-
-class SlowWorker(NamedTuple):
-    """The worker with the fewest requests, and the median of all others."""
-
-    rank: int
-    requests: int
-    usual: float
 
 
 class ComparedRequests:
@@ -38,7 +32,7 @@ class ComparedRequests:
     def __init__(self) -> None:
         self._compared: set[int] = set()
         self._new: set[int] = set()
-        """Who has not asked yet since it came: it may still be given the model."""
+        """Workers that have not asked yet since they came: they may still be given the model."""
         self._before: dict[int, int] = {}
         """How often each had asked when the interval began."""
         self._result: dict[int, int] | None = None
@@ -82,8 +76,8 @@ class ComparedRequests:
         }
 
 
-def slow_worker(requests_by_rank: Mapping[int, int]) -> SlowWorker | None:
-    """Return the worker that stands out, or None; ranks that have not asked yet count as 0."""
+def few_requests(requests_by_rank: Mapping[int, int]) -> Verdict | None:
+    """Return who asks for much fewer groups than the others do, or None."""
     if len(requests_by_rank) < 2:
         return None
     rank = min(requests_by_rank, key=lambda each: (requests_by_rank[each], each))
@@ -91,4 +85,9 @@ def slow_worker(requests_by_rank: Mapping[int, int]) -> SlowWorker | None:
     usual = statistics.median(n for each, n in requests_by_rank.items() if each != rank)
     if usual < LEAST_REQUESTS or usual < STANDS_OUT * requests:
         return None
-    return SlowWorker(rank, requests, usual)
+    sentence = (
+        f"Rank {rank} is slow: it asked for {requests} groups, the others for {usual:.0f}; they do"
+        " not wait for it."
+    )
+    times = round(usual / requests, 3) if requests else None
+    return Verdict(kind="slow worker", sentence=sentence, rank=rank, times=times)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shoal.control.group_run import GroupRun
 from shoal.control.messages import Join
 from shoal.groups import GeneratorConfig
-from shoal.watch import ComparedRequests, slow_worker
+from shoal.watch import ComparedRequests, few_requests
 from thoroughness import examples
 
 MS = 1_000_000
@@ -60,7 +60,8 @@ class Job:
                 del self.due[rank]
                 name, step = self.name(rank), self.now_ms
                 self.take(self.run.request(name, rank, step, self.now_ms * MS))
-            if (found := slow_worker(self.run.compared_requests())) is not None:
+            if (found := few_requests(self.run.compared_requests())) is not None:
+                assert found.rank is not None
                 self.named.add(found.rank)
 
 
