@@ -168,7 +168,7 @@ def _settings(entry: NamedRun) -> str:
         "seed": run.seed,
         **run.strategy_options,
     }
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
 
 
 def _counters(entry: NamedRun) -> str:
