@@ -73,6 +73,7 @@ def test_the_report_reads_what_a_script_has_traced(
     assert sync in told.stdout
     assert "diverged" not in told.stdout
     assert "Who waited for whom?" in page.read_text()
+    assert "How far apart are the models?" not in page.read_text()
 
 
 def train_nowhere() -> str:
