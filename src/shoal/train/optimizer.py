@@ -234,10 +234,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._communicator.stats()
 
     def remarks(self) -> tuple[Verdict, ...]:
-        """Return which rank is late or slow, and which way slow or lossy, as seen from here so far.
+        """Return which rank is slow, and which link slow or lossy, as seen from here so far.
 
-        gloo tells nothing about ways. Who is slow is known where a group generator counts requests.
-        Nothing where nobody stands out.
+        gloo tells nothing about links. Who is slow is known where a group generator counts
+        requests. Nothing where nobody stands out.
         """
         stats = self.transport_stats()
         return (*(() if stats is None else remarks(stats)), *self._synchronizer.remarks())
