@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from shoal.errors import DataError
 from shoal.jobs import read_traces
 from shoal.jobs.traced_folder import _with_own_times
-from shoal.trace import NullSink, Span, SpanKind, TracedWorker
+from shoal.trace import ListSink, NullSink, Span, SpanKind, TracedWorker
+from shoal.train import trace_folder
 from shoal.train.trace_folder import TraceFile
 from thoroughness import examples
 
@@ -102,6 +105,52 @@ def test_files_that_are_no_traces_are_told_of_in_a_sentence(tmp_path: Path) -> N
     path.write_bytes(b'{"a": 1}\n')
     with pytest.raises(DataError, match="is not a trace"):
         read_traces(tmp_path)
+
+
+def test_a_file_that_is_full_ends_with_a_whole_line_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_folder, "MOST_BYTES", 2_000)
+    beside = ListSink()
+    file = TraceFile(tmp_path, ABOUT, beside)
+    spans = exchanges(0, list(range(10, 3_000, 30)), list(range(20, 3_010, 30)), 0)
+    for span in spans:
+        file.record(span)
+    file.close()
+    assert beside.spans == spans
+    assert 1_000 < file.path.stat().st_size <= 2_000
+    (run,) = read_traces(tmp_path)
+    assert 5 < run.worker_results[0].steps < len(spans)
+    (warning,) = caplog.messages
+    assert "goes no further" in warning
+
+
+class FullDisk(io.BytesIO):
+    """A file that takes nothing more."""
+
+    refused = 0
+
+    def write(self, _line: object) -> int:
+        self.refused += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_ends_the_trace_and_not_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside, disk = ListSink(), FullDisk()
+    file = TraceFile(tmp_path, ABOUT, beside)
+    whole, file._file = file._file, disk
+    assert whole is not None
+    whole.close()
+    spans = exchanges(0, [10, 40, 70], [20, 50, 80], 0)
+    for span in spans:
+        file.record(span)
+    file.close()
+    assert beside.spans == spans
+    assert disk.refused == 1
+    (warning,) = caplog.messages
+    assert warning.endswith("goes no further: No space left on device")
 
 
 @settings(max_examples=examples(200))
