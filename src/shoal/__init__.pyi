@@ -36,7 +36,7 @@ from shoal.train import DistributedOptimizer as DistributedOptimizer
 from shoal.train import ElasticSampler as ElasticSampler
 from shoal.train import load_checkpoint as load_checkpoint
 from shoal.train import save_checkpoint as save_checkpoint
-from shoal.watch import Remark as Remark
+from shoal.watch import Verdict as Verdict
 from shoal.wire import TransportStats as TransportStats
 
 __version__: str

@@ -85,6 +85,41 @@ class TraceHeader:
     shoal_trace: int = TRACE_FORMAT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedWorker:
+    """What the spans are of that a worker of any script has recorded."""
+
+    job: str
+    """A name that no other job has."""
+
+    training: str
+    """The name of the training in the job."""
+
+    rank: int
+    host: str
+    at_ns: int
+    """The time at which recording began, in nanoseconds on the clock of the spans."""
+
+    date_ns: int
+    """The same in nanoseconds since 1970."""
+
+    script: str
+    """The name of the script's file."""
+
+    model: str
+    """The name of the model's class."""
+
+    parameters: int
+    """The number of the model's parameters."""
+
+    strategy: str
+    options: dict[str, str | int | float | bool | None]
+    """The options of the strategy."""
+
+    seed: int
+    shoal_trace: int = TRACE_FORMAT
+
+
 @runtime_checkable
 class TraceSink(Protocol):
     """A receiver of spans and samples."""

@@ -626,7 +626,7 @@ def train_beside_a_slow_worker(slow_rank: int) -> tuple[list[Any], list[str], li
     said = len(logged)
     optimizer.finish()
     remarks = while_training or optimizer.remarks()
-    named = [(remark.rank, remark.what, remark.seen_by) for remark in remarks]
+    named = [(remark.rank, remark.kind) for remark in remarks]
     return named, logged[:said], logged[said:]
 
 
@@ -644,7 +644,7 @@ def test_ripples_names_the_slow_worker_over_gloo_too(run_workers: RunWorkers) ->
     found = run_workers(train_beside_a_slow_worker, 4, 2)
     for rank in (0, 1, 3):
         named, while_training, at_the_end = found[rank]
-        assert named == [(2, "slow", rank)]
+        assert named == [(2, "slow worker")]
         for lines in (while_training, at_the_end):
             (line,) = lines  # once, however many looks there were
             assert "Rank 2 is slow: it asked for" in line

@@ -68,7 +68,10 @@ COMMANDS: Final = {
     "profile-loss": Command(
         "shoal.cli.profile_loss:profile_loss", "Measure how much packet loss a training forgives."
     ),
-    "report": Command("shoal.cli.report:report", "Compare the runs of one or more result files."),
+    "report": Command(
+        "shoal.cli.report:report",
+        "Compare the runs of one or more result files, or traces of your own scripts.",
+    ),
     "doctor": Command(
         "shoal.cli.doctor:doctor", "Check this machine and the network for the transport."
     ),

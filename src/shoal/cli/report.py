@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shoal.jobs import read_results
+from shoal.jobs import read_results, read_traces
 from shoal.report import markdown_table, print_table, write_picture, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs import ResultFile
+    from shoal.jobs import ResultFile, RunResult
 
 DEFAULT_OUTPUT = Path("report.html")
 
@@ -28,7 +28,10 @@ DEFAULT_OUTPUT = Path("report.html")
 def report(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN.json", help="Result files of `shoal train` or `shoal demo`."),
+        typer.Argument(
+            metavar="RUN.json",
+            help="Result files of `shoal train` or `shoal demo`, or folders of `SHOAL_TRACE`.",
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -47,11 +50,13 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Compare the runs of one or more result files.
+    """Compare the runs of one or more result files, or traces of your own scripts.
 
     Prints a table and writes one HTML page that opens without a network, or a picture.
     """
-    results = [read_results(path) for path in files]
+    results: list[ResultFile | RunResult] = []
+    for path in files:
+        results += read_traces(path) if path.is_dir() else [read_results(path)]
     target = output or (None if markdown else DEFAULT_OUTPUT)
     try:  # the file first, for the table's reader may have gone
         if target:
@@ -63,7 +68,7 @@ def report(
             print_table(results)
 
 
-def _write(results: Sequence[ResultFile], target: Path) -> None:
+def _write(results: Sequence[ResultFile | RunResult], target: Path) -> None:
     write = write_picture if target.suffix == ".svg" else write_report
     write(results, target)
     Console(stderr=True).print(f"Wrote {target}", soft_wrap=True, markup=False, highlight=False)

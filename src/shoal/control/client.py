@@ -182,6 +182,16 @@ class ControlClient:
                 return {**there, **run.generator.counters.requests_by_rank}
         return {}
 
+    def compared_requests(self, session: str) -> dict[int, int]:
+        """Return how often workers have asked in an interval that is the same for all.
+
+        {} if `session` is unknown, or as long as nobody has asked.
+        """
+        for run in self.dump().sessions:
+            if run.session == session:
+                return run.compared
+        return {}
+
     def apply(self, host: int) -> None:
         """Ask to become a member, on machine `host`; the `member` given hears of the answer."""
         self._watcher.post(Apply(self.rank, host), self._deadline_s)

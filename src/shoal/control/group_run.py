@@ -22,6 +22,7 @@ from shoal.control.messages import (
 from shoal.control.refusal import Refusal
 from shoal.groups import GroupGenerator
 from shoal.units import NANOSECONDS_PER_MILLISECOND
+from shoal.watch import ComparedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -49,8 +50,7 @@ class GroupRun:
         self._left: dict[int, bytes] = {}
         """The connection of each rank that was in before."""
         self._pending: dict[int, _Pending] = {}
-        self._asked_before: dict[int, int] = {}
-        """How often each worker had asked when the present view began."""
+        self._compared = ComparedRequests()
         self.epoch = 0
         """The epoch of the view in which groups are formed."""
 
@@ -71,6 +71,7 @@ class GroupRun:
         self._generator.join(rank, message.host)
         self._left.pop(rank, None)  # it was another process
         self._joined[rank] = identity
+        self._compared.come(rank)
 
     def request(self, identity: bytes, rank: int, step: int, now_ns: int) -> list[Answer]:
         """Ask for the group of `rank`; return all answers that this makes possible."""
@@ -81,6 +82,7 @@ class GroupRun:
                 f"Rank {rank} asked for a group while its previous request waits for an answer.",
             )
         self._pending[rank] = _Pending(identity, step, now_ns)
+        self._compared.ask(rank, self._asked())
         return self._answers(self._generator.request(rank, now_ns))
 
     def awaited(self, rank: int) -> list[int]:
@@ -94,16 +96,21 @@ class GroupRun:
     def leave(self, identity: bytes, rank: int, now_ns: int) -> list[Answer]:
         """Let a worker out; return the answers this makes possible to others."""
         self._check(identity, rank)
-        return self.remove(rank, now_ns)
+        self._compared.finish(rank, self._asked())
+        return self._remove([rank], now_ns)
 
     def remove(self, rank: int, now_ns: int) -> list[Answer]:
         """Let `rank` out if it is in; its own request is dropped."""
-        return self._remove([rank] if rank in self._joined else [], now_ns)
+        return self._lose([rank] if rank in self._joined else [], now_ns)
 
     def keep(self, members: Collection[int], now_ns: int) -> list[Answer]:
         """Let all but `members` out, so that no answer names any of the others."""
-        self._asked_before = dict(self._generator.counters.requests_by_rank)
-        return self._remove([rank for rank in self._joined if rank not in members], now_ns)
+        return self._lose([rank for rank in self._joined if rank not in members], now_ns)
+
+    def _lose(self, lost: Collection[int], now_ns: int) -> list[Answer]:
+        for rank in lost:
+            self._compared.lose(rank, self._asked())
+        return self._remove(lost, now_ns)
 
     def _remove(self, leaving: Collection[int], now_ns: int) -> list[Answer]:
         for rank in leaving:
@@ -133,16 +140,19 @@ class GroupRun:
                 Waiting(rank, it.step, (now_ns - it.since_ns) // NANOSECONDS_PER_MILLISECOND)
                 for rank, it in waiting
             ),
+            compared=self.compared_requests(),
             generator=self._generator.dump(),
         )
 
-    def requests_by_rank(self) -> dict[int, int]:
-        """Return how often each worker that is in has asked for a group in the present view.
+    def compared_requests(self) -> dict[int, int]:
+        """Return how often workers have asked for a group in an interval that is the same for all.
 
-        Who has come later would seem slow otherwise.
+        See `ComparedRequests`.
         """
-        asked, before = self._generator.counters.requests_by_rank, self._asked_before
-        return {rank: asked.get(rank, 0) - before.get(rank, 0) for rank in self._joined}
+        return self._compared.since(self._asked())
+
+    def _asked(self) -> dict[int, int]:
+        return self._generator.counters.requests_by_rank
 
     def _check(self, identity: bytes, rank: int) -> None:
         if self._joined.get(rank) != identity:

@@ -172,7 +172,7 @@ class ControlHandler(MessageHandler):
         view = self._membership.view
         requests: dict[int, int] = {}
         for run in self._runs.values():
-            requests |= run.requests_by_rank()
+            requests = run.compared_requests() or requests  # of the newest run that has begun
         job = JobNow(
             epoch=view.epoch,
             members=view.members,

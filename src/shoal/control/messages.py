@@ -401,6 +401,9 @@ class SessionDump(msgspec.Struct, frozen=True):
     waiting: tuple[Waiting, ...]
     """Longest wait first."""
 
+    compared: dict[int, int]
+    """How often each worker has asked in an interval that is the same for all of them."""
+
     generator: GeneratorState
 
 

@@ -31,6 +31,7 @@ from shoal.jobs.result import read_results as read_results
 from shoal.jobs.result import write_results as write_results
 from shoal.jobs.spec import RunSpec as RunSpec
 from shoal.jobs.trace_file import write_trace as write_trace
+from shoal.jobs.traced_folder import read_traces as read_traces
 from shoal.jobs.training import BYTES_DUE as BYTES_DUE
 from shoal.jobs.training import BYTES_LOST as BYTES_LOST
 from shoal.jobs.training_run import RunOutcome as RunOutcome

@@ -114,10 +114,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Rank (as text) to the share of its steps that were slow, at random; others: all of them."""
 
     seed: int
-    batch_size: int
-    """The number of samples per worker and step."""
+    batch_size: int | None
+    """The number of samples per worker and step; null where it is not known."""
 
-    learning_rate: float
+    learning_rate: float | None
     metric: str
     """"accuracy", "AUC" (higher is better) or "loss" (lower is better)."""
 
@@ -157,6 +157,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     worker_results: list[WorkerResult]
     timeline: list[Span]
     """A window of the trace, enough to see who waited for whom."""
+
+    is_evaluated: bool = True
+    """Whether models were evaluated: not those of somebody's script."""
 
     stopped_early: str | None = None
     """Why the run ended before its last step, if it did."""

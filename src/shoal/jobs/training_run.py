@@ -16,7 +16,7 @@ from shoal.jobs.evaluation import CurveBuilder, Evaluator, consensus_distance
 from shoal.jobs.result import RunResult, WorkerResult
 from shoal.jobs.snapshots import averaged_path, final_path
 from shoal.jobs.training import train
-from shoal.jobs.waiting import split_waiting, time_by_kind
+from shoal.jobs.waiting import shares_of, split_waiting, time_by_kind, timeline_window
 from shoal.strategies import make_strategy
 from shoal.trace import Sample, Span, SpanKind
 from shoal.units import NANOSECONDS_PER_SECOND
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from shoal.jobs.training import WorkerReport
     from shoal.workloads import Dataset
 
-_TIMELINE_SPANS = 1600
 _GROUP_SIZE = "group_size."
 
 
@@ -134,7 +133,7 @@ def run_spec(
     workers = _worker_results(spec, reports, spans)
     ordinary = [w for w in workers if w.slow_factor == 1.0] or workers
     step_ms = np.concatenate([worker.step_ms for worker in ordinary])
-    busy = sum(w.compute_seconds + w.wait_seconds + w.exchange_seconds for w in ordinary)
+    wait_share, exchange_share = shares_of(ordinary)
     counters = _sum_counters(reports)
     duration = max(r.end_ns - r.start_ns for r in reports) / NANOSECONDS_PER_SECOND
     final_averaged = watch.evaluator.evaluate(averaged, spec.evaluation_samples)
@@ -156,8 +155,8 @@ def run_spec(
         duration_seconds=duration,
         iteration_ms_median=float(np.median(step_ms)),
         iteration_ms_p99=float(np.percentile(step_ms, 99)),
-        wait_share=sum(w.wait_seconds for w in ordinary) / busy,
-        exchange_share=sum(w.exchange_seconds for w in ordinary) / busy,
+        wait_share=wait_share,
+        exchange_share=exchange_share,
         time_to_target_seconds=watch.time_to_target_by(duration, final_averaged),
         final_averaged=final_averaged,
         final_rank0=watch.evaluator.evaluate(finals[0], spec.evaluation_samples),
@@ -166,7 +165,7 @@ def run_spec(
         group_sizes=_group_sizes(counters),
         counters={n: c for n, c in counters.items() if not n.startswith(_GROUP_SIZE)},
         worker_results=workers,
-        timeline=_window(spans),
+        timeline=timeline_window(spans),
         stopped_early=watch.stopped_early,
     )
     return RunOutcome(result, spans, [each for report in reports for each in report.samples])
@@ -217,17 +216,3 @@ def _wait_share(board: Board, rank: int) -> float:
     compute = board.read(rank, Column.COMPUTE_SECONDS)
     other = board.read(rank, Column.WAIT_SECONDS) + board.read(rank, Column.EXCHANGE_SECONDS)
     return other / (compute + other) if compute + other else 0.0
-
-
-def _window(spans: list[Span]) -> list[Span]:
-    """Return the spans of a stretch in the middle of the run, few enough for a report.
-
-    A span counts if it reaches into the stretch, so that a slow worker's long one is not cut off.
-    """
-    if len(spans) <= _TIMELINE_SPANS:
-        return spans
-    ordered = sorted(spans, key=lambda span: span.start_ns)
-    first = (len(ordered) - _TIMELINE_SPANS) // 2
-    begin_ns = ordered[first].start_ns
-    last = first + _TIMELINE_SPANS
-    return [s for s in ordered[:last] if s.start_ns + s.duration_ns >= begin_ns]

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from shoal.trace import Span, SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from shoal.jobs.result import WorkerResult
 
 _Queues: TypeAlias = dict[int, deque[Span]]
+
+TIMELINE_SPANS: Final = 1600
+"""The spans that a report shows of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +193,25 @@ def _cut(span: Span, at_ns: int) -> Iterator[Span]:
         yield replace(span, kind=SpanKind.WAIT, duration_ns=waited_ns)
         span = replace(span, start_ns=at_ns, duration_ns=span.duration_ns - waited_ns)
     yield span
+
+
+def timeline_window(spans: list[Span]) -> list[Span]:
+    """Return the spans of a stretch in the middle of the run, few enough for a report.
+
+    A span counts if it reaches into the stretch, so that a slow worker's long one is not cut off.
+    """
+    if len(spans) <= TIMELINE_SPANS:
+        return spans
+    ordered = sorted(spans, key=lambda span: span.start_ns)
+    first = (len(ordered) - TIMELINE_SPANS) // 2
+    begin_ns = ordered[first].start_ns
+    last = first + TIMELINE_SPANS
+    return [s for s in ordered[:last] if s.start_ns + s.duration_ns >= begin_ns]
+
+
+def shares_of(workers: Sequence[WorkerResult]) -> tuple[float, float]:
+    """Return the shares of all workers' time that went into waiting and into exchanging."""
+    waits = sum(each.wait_seconds for each in workers)
+    exchanges = sum(each.exchange_seconds for each in workers)
+    busy = waits + exchanges + sum(each.compute_seconds for each in workers)
+    return (waits / busy, exchanges / busy) if busy else (0.0, 0.0)

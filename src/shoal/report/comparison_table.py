@@ -128,7 +128,11 @@ def _columns(scenario: ReportedScenario) -> tuple[Column, ...]:
             (metric.title, "averaged", unit), lambda run: run.final_averaged, metric.bare, higher
         ),
         Column((metric.title, "rank 0", unit), lambda run: run.final_rank0, metric.bare, higher),
-        Column(("Consensus", "distance", ""), lambda run: run.consensus_distance, number),
+        Column(
+            ("Consensus", "distance", ""),
+            lambda run: run.consensus_distance if run.is_evaluated else None,
+            number,
+        ),
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from shoal.jobs import write_whole
 from shoal.report.comparison_table import BEST_NOTE, environment_lines
 from shoal.report.drawing_script import DRAWING
-from shoal.report.figures import PANELS, Figure, Panel, draw_timeline, spans_of_each
+from shoal.report.figures import PANELS, TIME_SHARES, Figure, Panel, draw_timeline, spans_of_each
 from shoal.report.findings import finding
 from shoal.report.legend import legend, swatch
 from shoal.report.markup_table import html_table
@@ -52,8 +52,8 @@ def make_page(scenarios: Sequence[ReportedScenario]) -> str:
         "<main>",
         _summary(scenarios, styles),
         *(
-            _section(panel, scenarios) + (waiting_section(choices) if index == 1 else "")
-            for index, panel in enumerate(PANELS)
+            _section(panel, scenarios) + (waiting_section(choices) if panel is TIME_SHARES else "")
+            for panel in _panels(scenarios)
         ),
         _details(scenarios),
         "</main>",
@@ -64,6 +64,12 @@ def make_page(scenarios: Sequence[ReportedScenario]) -> str:
     return "".join(parts)
 
 
+def _panels(scenarios: Sequence[ReportedScenario]) -> list[Panel]:
+    """Return the panels that have something to show."""
+    is_any_evaluated = any(e.run.is_evaluated for each in scenarios for e in each.entries)
+    return [panel for panel in PANELS if is_any_evaluated or not panel.is_of_models]
+
+
 def _json(figures: dict[str, Figure]) -> str:
     """Return `figures` as JSON that no text in them can break out of its script element."""
     return msgspec.json.encode(figures).decode().replace("<", "\\u003c")
@@ -72,7 +78,7 @@ def _json(figures: dict[str, Figure]) -> str:
 def _figures(
     scenarios: Sequence[ReportedScenario], styles: Styles, choices: Sequence[Choice]
 ) -> Iterator[tuple[str, Figure]]:
-    for panel in PANELS:
+    for panel in _panels(scenarios):
         for index, figure in enumerate(panel.draw(scenarios, styles)):
             yield f"{panel.key}-{index}", figure
     for choice in choices:
@@ -168,7 +174,7 @@ def _settings(entry: NamedRun) -> str:
         "seed": run.seed,
         **run.strategy_options,
     }
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
 
 
 def _counters(entry: NamedRun) -> str:

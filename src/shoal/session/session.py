@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -121,6 +122,8 @@ class Session:
         self.next_training = NextTraining()
         """What the next training takes up."""
         job = f"{meeting.key.reveal()} {meeting.launch.world_size}"
+        self.mark = blake2b(job.encode(), digest_size=6).hexdigest()
+        """A name of the job by which its key cannot be told."""
         self.recorder = FlightRecorder(self.rank, job, lambda: self.member.view)
         """What this worker did last."""
         control.tell_blocked(self.recorder.blocked_ms)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.strategies import AbstractDefinition, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
-    from shoal.watch import Remark
+    from shoal.watch import Verdict
 
 
 class AbstractExecutor(ABC):
@@ -215,7 +215,7 @@ class AbstractExecutor(ABC):
         """Carry out the end of the course, and free what this executor holds."""
         self.carry_out(self.course.finish())
 
-    def remarks(self) -> tuple[Remark, ...]:
+    def remarks(self) -> tuple[Verdict, ...]:
         """Return what it knows about who is slow; may ask a service."""
         return ()
 

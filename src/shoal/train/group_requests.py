@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shoal.strategies import Group
 from shoal.trace import SpanKind
-from shoal.watch import Remark, SlowWorker, slow_worker
+from shoal.watch import Verdict, few_requests
 
 if TYPE_CHECKING:
     from shoal.groups import GeneratorConfig
@@ -23,7 +23,7 @@ class GroupRequests:
     def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
         self._replica = replica
         self._has_left = False
-        self._found: SlowWorker | None = None
+        self._found: Verdict | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
 
     def meet(self) -> None:
@@ -41,16 +41,12 @@ class GroupRequests:
             assigned.members, assigned.group_id, assigned.more, assigned.reason, assigned.epoch
         )
 
-    def remarks(self) -> tuple[Remark, ...]:
+    def remarks(self) -> tuple[Verdict, ...]:
         """Return who asks for fewer groups than the others; what was last known after `leave`."""
         if not self._has_left:
-            requests = self._replica.groups.requests_by_rank(self._replica.session)
-            self._found = slow_worker(requests)
-        if self._found is None:
-            return ()
-        rank, asked, usual = self._found
-        sentence = f"Rank {rank} is slow: it asked for {asked} groups; others: {usual:.0f}."
-        return (Remark(rank, "slow", self._replica.communicator.rank, sentence),)
+            requests = self._replica.groups.compared_requests(self._replica.session)
+            self._found = few_requests(requests)
+        return () if self._found is None else (self._found,)
 
     def leave(self, interval: int) -> None:
         """Take this worker out of every group that has not started.

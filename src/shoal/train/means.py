@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from shoal.strategies import PeriodicAveraging
     from shoal.train.replica import Replica, Stopwatch
-    from shoal.watch import Remark
+    from shoal.watch import Verdict
 
 _POLL_SECONDS: Final = 0.005
 
@@ -294,7 +294,7 @@ class MeansExecutor(AbstractExecutor):
         if self._awaited is not None:
             self._awaited.close()
 
-    def remarks(self) -> tuple[Remark, ...]:
+    def remarks(self) -> tuple[Verdict, ...]:
         """Return who is slow, as a group generator sees it."""
         return () if self._groups is None else self._groups.remarks()
 

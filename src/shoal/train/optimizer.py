@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
@@ -30,8 +31,9 @@ from shoal.train.handing_on import take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.step_samples import StepSampler
+from shoal.train.trace_folder import TraceFile, sink_of, traced_worker
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
-from shoal.watch import Remark, remarks
+from shoal.watch import Verdict, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -146,7 +148,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
         self._definition = strategy
         self._endings = session.endings
-        self.stopwatch = Stopwatch(session.rank, trace, session.recorder.flight)
+        sink = sink_of(trace, partial(traced_worker, session, name, strategy, model, seed))
+        self.stopwatch = Stopwatch(session.rank, sink, session.recorder.flight)
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
             given: dict[str, object] = {"transport": transport, "loss_bound": float(loss_bound)}
@@ -230,11 +233,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         return self._communicator.stats()
 
-    def remarks(self) -> tuple[Remark, ...]:
-        """Return which rank is late or slow, and which way slow or lossy, as seen from here so far.
+    def remarks(self) -> tuple[Verdict, ...]:
+        """Return which rank is slow, and which link slow or lossy, as seen from here so far.
 
-        gloo tells nothing about ways. Who is slow is known where a group generator counts requests.
-        Nothing where nobody stands out.
+        gloo tells nothing about links. Who is slow is known where a group generator counts
+        requests. Nothing where nobody stands out.
         """
         stats = self.transport_stats()
         return (*(() if stats is None else remarks(stats)), *self._synchronizer.remarks())
@@ -378,6 +381,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._definition.averaged is Averaged.GRADIENTS:  # all have the last update's weights
             self._training.is_averaged = True
         self._remark_log.close()
+        if isinstance(self.stopwatch.sink, TraceFile):
+            self.stopwatch.sink.close()
 
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.

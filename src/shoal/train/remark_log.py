@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shoal.watch import Remark
+    from shoal.watch import Verdict
 
 INTERVAL_S: Final = 30.0
 """The time between two looks; Ripples asks the group generator at each, and nobody reads faster."""
+
+_Subject: TypeAlias = "tuple[str, int | None, int | None]"
 
 _log = logging.getLogger(__name__)
 
@@ -20,10 +22,10 @@ _log = logging.getLogger(__name__)
 class RemarkLog:
     """What has been said of a training's slow workers and ways."""
 
-    def __init__(self, name: str, remarks: Callable[[], Iterable[Remark]]) -> None:
+    def __init__(self, name: str, remarks: Callable[[], Iterable[Verdict]]) -> None:
         self._name, self._remarks = name, remarks
         self._look_at = time.monotonic() + INTERVAL_S
-        self._said: set[tuple[int, str]] = set()
+        self._said: set[_Subject] = set()
 
     def look(self) -> None:
         """Say what is remarkable and was not at the last look, if it is time for a look."""
@@ -36,8 +38,8 @@ class RemarkLog:
         if _log.isEnabledFor(logging.INFO):
             self._say(known=set())
 
-    def _say(self, known: set[tuple[int, str]]) -> None:
-        found = {(remark.rank, remark.what): remark for remark in self._remarks()}
+    def _say(self, known: set[_Subject]) -> None:
+        found = {(remark.kind, remark.rank, remark.to): remark for remark in self._remarks()}
         for key, remark in found.items():
             if key not in known:
                 _log.info("%s: %s", self._name, remark.sentence)

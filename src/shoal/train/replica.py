@@ -117,8 +117,8 @@ class GroupSource(Protocol):
         """Return what the generator has counted so far, by name."""
         ...
 
-    def requests_by_rank(self, session: str) -> dict[int, int]:
-        """Return how often each worker has asked the generator, those that left among them."""
+    def compared_requests(self, session: str) -> dict[int, int]:
+        """Return how often workers have asked in an interval that is the same for all."""
         ...
 
     def note_progress(self) -> None:

@@ -15,13 +15,12 @@ from shoal.watch.metrics import serve_if_asked as serve_if_asked
 from shoal.watch.page_server import PageServer as PageServer
 from shoal.watch.picture import JobNow as JobNow
 from shoal.watch.picture import Picture as Picture
-from shoal.watch.remark import Remark as Remark
 from shoal.watch.remark import remarks as remarks
 from shoal.watch.sampling import Course as Course
 from shoal.watch.sampling import Sampler as Sampler
 from shoal.watch.sampling import Whereabouts as Whereabouts
-from shoal.watch.slow_requests import SlowWorker as SlowWorker
-from shoal.watch.slow_requests import slow_worker as slow_worker
+from shoal.watch.slow_requests import ComparedRequests as ComparedRequests
+from shoal.watch.slow_requests import few_requests as few_requests
 from shoal.watch.snapshot import Event as Event
 from shoal.watch.snapshot import ShownWorker as ShownWorker
 from shoal.watch.snapshot import Snapshot as Snapshot

@@ -97,9 +97,9 @@ def exposition(shown: Snapshot) -> str:
     family("info", "gauge", "What trains: always 1.", [("", _labels(about), 1)])
     family("members", "gauge", "Workers that take part in the job.", [("", "", len(shown.members))])
     family("view_epoch", "gauge", "Changes of the members so far.", [("", "", shown.epoch)])
-    if shown.spread is not None:
-        text = "Steps by which the first worker is ahead of the last: how stale a model may be."
-        family("staleness_steps", "gauge", text, [("", "", shown.spread)])
+    text = "Steps by which the first worker is ahead of the last: how stale a model may be."
+    spreads = [] if shown.spread is None else [("", "", float(shown.spread))]
+    family("staleness_steps", "gauge", text, spreads)
     for metric in _OF_WORKERS:
         rows = [
             ("", _labels({"rank": str(each.rank)}), float(value))

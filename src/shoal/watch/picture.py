@@ -15,7 +15,7 @@ import msgspec
 
 import shoal
 from shoal.watch.own_times import Worker, slow_workers
-from shoal.watch.slow_requests import slow_worker
+from shoal.watch.slow_requests import few_requests
 from shoal.watch.snapshot import Event, LossPoint, ShownLink, ShownStep, ShownWorker, Snapshot
 from shoal.watch.verdict import Verdict, in_ms
 from shoal.watch.ways import Link, Way, conspicuous_links, ways_of
@@ -53,7 +53,8 @@ class JobNow(msgspec.Struct, frozen=True, kw_only=True):
     """A word for each worker that ever was there."""
 
     requests: dict[int, int] = {}
-    """How many groups each worker has asked for that are formed at run time."""
+    """How many groups each worker has asked for that are formed at run time; see
+    `ComparedRequests`."""
 
     lost: str = ""
     """Why the job is over."""
@@ -174,8 +175,9 @@ class Picture:
         found = [
             each for each in found if each.kind != "long way" or not named & {each.rank, each.to}
         ]
-        if not found:
-            found += _few_requests(job)
+        asked = {rank: n for rank, n in job.requests.items() if rank in job.members}
+        if not found and (slow := few_requests(asked)) is not None:
+            found.append(slow)
         if found:
             return tuple(sorted(found, key=lambda each: -(each.cost_ms or 0.0)))
         return (Verdict(kind="nothing", sentence=_all_is_well(job, workers, judged)),)
@@ -313,19 +315,6 @@ def _shown_links(ways: Mapping[Link, Way]) -> tuple[ShownLink, ...]:
         )
         for (sender, receiver), way in sorted(ways.items())
     )
-
-
-def _few_requests(job: JobNow) -> list[Verdict]:
-    """Return who asks for fewer groups than the others do, where groups are formed at run time."""
-    found = slow_worker({rank: n for rank, n in job.requests.items() if rank in job.members})
-    if found is None:
-        return []
-    sentence = (
-        f"Rank {found.rank} is slow: it asked for {found.requests} groups, the others for"
-        f" {found.usual:.0f}; they do not wait for it."
-    )
-    times = found.usual / found.requests if found.requests else None
-    return [Verdict(kind="slow worker", sentence=sentence, rank=found.rank, times=times)]
 
 
 def _all_is_well(job: JobNow, workers: Mapping[int, Worker], judged: Mapping[int, Worker]) -> str:

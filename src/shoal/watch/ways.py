@@ -50,11 +50,13 @@ class Way:
     placed_bytes: int
     moving_s: float
     seconds: float
-    num_steps: int
-    blocked_ms: float
+    num_steps: int = 0
+    """The steps of its receiver; 0 if they are not known."""
+
+    blocked_ms: float = 0.0
     """The time of a step in which its receiver was blocked, in milliseconds."""
 
-    round_trip_s: float
+    round_trip_s: float = 0.0
     """The shortest that was seen; 0 if none is known."""
 
     @property
@@ -141,17 +143,16 @@ def _slow(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
         "slow link", s_per_byte, 0.0, lambda link: ways[link].is_busy
     ):
         speed, others = 1e-6 / found, 1e-6 / usual
-        cost_ms = max(
+        words = f"brings {speed:.3g} MB/s, the others {others:.3g} MB/s"
+        costs_ms = [
             1000 * way.moving_s / way.num_steps * (1 - usual / found)
             for link, way in ways.items()
-            if _is_in(link, place)
-        )
-        blocked_ms = max(way.blocked_ms for way in ways.values())
-        cost_ms = min(cost_ms, blocked_ms)
-        words = (
-            f"brings {speed:.3g} MB/s, the others {others:.3g} MB/s: that costs a step up to"
-            f" {in_ms(cost_ms)}"
-        )
+            if _is_in(link, place) and way.num_steps
+        ]
+        cost_ms = None
+        if costs_ms:
+            cost_ms = min(max(costs_ms), max(way.blocked_ms for way in ways.values()))
+            words += f": that costs a step up to {in_ms(cost_ms)}"
         yield _verdict("slow link", place, words, found, usual, cost_ms, tells_usual=False)
 
 
@@ -164,8 +165,8 @@ def _long(ways: Mapping[Link, Way]) -> Iterable[Verdict]:
         if one < other and (back := ways.get((other, one))) and way.round_trip_s
     }
     usual = quantile(list(trips.values()), _USUAL) if trips else 0.0
-    step_s = max((way.seconds / way.num_steps for way in ways.values()), default=0.0)
-    least_s = max(LEAST_LONGER_S, LEAST_LONGER_SHARE * step_s)
+    steps_s = [way.seconds / way.num_steps for way in ways.values() if way.num_steps]
+    least_s = max(LEAST_LONGER_S, LEAST_LONGER_SHARE * max(steps_s, default=0.0))
     limit = max(TIMES["long way"] * usual, usual + least_s)
     left = bad = {pair for pair, trip in trips.items() if trip >= limit}
     places: list[tuple[str, tuple[int, int | None], set[Link]]] = []

@@ -225,7 +225,7 @@ class ThreadCommunicator:
                 )
         self.job.changed.notify_all()
 
-    def requests_by_rank(self, _session: str) -> dict[int, int]:
+    def compared_requests(self, _session: str) -> dict[int, int]:
         return {}
 
     def generator_counters(self, _session: str, _interval: int = 1) -> dict[str, float]:

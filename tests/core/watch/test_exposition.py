@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,27 +11,9 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
-from told import came_over, told
+from told import shown
 
-from shoal.watch import BOUNDS_S, JobNow, Picture, Snapshot
 from shoal.watch.exposition import exposition
-
-
-def shown(size: int = 3, *, told_of: int | None = None, **job: Any) -> Snapshot:
-    """Return a snapshot of workers of which rank 1 is slow, and tells of sums with losses."""
-    picture = Picture(0.0)
-    counts = (0,) * 5 + (19, 1) + (0,) * (len(BOUNDS_S) - 6)
-    for k in range(6):
-        for rank in range(size if told_of is None else told_of):
-            own_ms = 80.0 if rank == 1 else 40.0
-            lossy = {"effective_loss": 0.02} if rank == 1 else {}
-            links = tuple(came_over(peer) for peer in range(size) if peer != rank)
-            sample = told(own_ms, 90 - own_ms, step=20 * k + rank, loss=0.5, counts=counts, **lossy)
-            picture.take(rank, msgspec.structs.replace(sample, links=links), float(k))
-    members = tuple(range(size))
-    fields = {"epoch": 4, "members": members, "hosts": members}
-    fields["states"] = {rank: "lost" if rank == 2 else "alive" for rank in members}
-    return picture.snapshot(msgspec.convert({**fields, **job}, JobNow), 6.0, 1006.0)
 
 
 def read(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:

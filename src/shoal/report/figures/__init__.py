@@ -12,4 +12,4 @@ from shoal.report.figures.timeline import draw_timeline, spans_of_each
 PANELS: tuple[Panel, ...] = (METRIC, TIME_SHARES, ITERATION_TIME, GROUP_SIZES, CONSENSUS)
 """Every figure that is drawn once per scenario."""
 
-__all__ = ["PANELS", "Figure", "Panel", "draw_timeline", "spans_of_each"]
+__all__ = ["PANELS", "TIME_SHARES", "Figure", "Panel", "draw_timeline", "spans_of_each"]

@@ -51,6 +51,9 @@ class Panel:
     legend: tuple[tuple[str, str], ...] = ()
     """(name, color) of every item that has a color of its own, not its strategy's."""
 
+    is_of_models: bool = False
+    """Whether it shows models that were evaluated, which runs of `SHOAL_TRACE` have not."""
+
 
 def axis(title: str, **more: Json) -> dict[str, Json]:
     """Return an axis called `title`, which holds the unit."""

@@ -170,6 +170,7 @@ METRIC = Panel(
     "Metric of the average of all workers' models over real time; models were evaluated after the "
     "run, so that measuring cost it nothing. All panels share one scale.",
     draw_metric,
+    is_of_models=True,
 )
 
 CONSENSUS = Panel(
@@ -179,4 +180,5 @@ CONSENSUS = Panel(
     "Zero means that all workers hold the same model. All are looked at in the same instant, in "
     "which some may have made a step that others have not.",
     draw_consensus_distance,
+    is_of_models=True,
 )
