@@ -6,6 +6,7 @@ Owns which names of theirs are replaced, and the control plane's processes.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -159,6 +160,8 @@ def simulated() -> Iterator[None]:
         "shoal.train.servers.copies.UPDATES_PER_COPY": 3,
         "shoal.train.optimizer.current_session": lambda: world().process.session,
     }
+    flight = os.environ.get("SHOAL_FLIGHT_DIR")
+    os.environ["SHOAL_FLIGHT_DIR"] = "0"  # thousands of workers end in errors
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     threads = torch.get_num_threads()
@@ -167,5 +170,8 @@ def simulated() -> Iterator[None]:
         with stand_ins.in_place_of_the_real_ones(also):
             yield
     finally:
+        os.environ.pop("SHOAL_FLIGHT_DIR")
+        if flight is not None:
+            os.environ["SHOAL_FLIGHT_DIR"] = flight
         logging.disable(disabled)
         torch.set_num_threads(threads)
