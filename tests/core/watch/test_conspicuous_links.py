@@ -108,7 +108,7 @@ def test_a_long_way_is_named_between_two_or_to_one(place: tuple[int, list[int]])
 
 
 def test_a_round_trip_that_one_end_alone_finds_long_is_no_long_way() -> None:
-    """That one is busy."""
+    """The end that finds it long is busy: it answers late."""
     workers = job(4, lambda a, b: {"round_trip_ms": 40.0} if b == 1 else {})
     assert found_among(workers, on_hosts(4)) == []
 

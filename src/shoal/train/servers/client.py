@@ -22,6 +22,7 @@ from shoal.train.servers.protocol import (
     read_copy_bytes,
     read_holdings,
 )
+from shoal.train.state_memory import num_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -103,12 +104,12 @@ class ParameterClient:
             for piece in pieces if request.kind is not Kind.SKIP else ():
                 parts = service.parts_of(self._outbox, piece, rank)
                 self._pushes[piece] += service.send_push(parts, piece, rank)
-                self._count("pushed_bytes", sum(map(_num_bytes, parts)))
+                self._count("pushed_bytes", sum(map(num_bytes, parts)))
             if pieces:
                 self._pushes[request.pieces.start].append(
                     service.communicator.send(words.words, rank, channel=service.channels.requests)
                 )
-                self._count("pushed_bytes", _num_bytes(words.words))
+                self._count("pushed_bytes", num_bytes(words.words))
         self._host.submit(request, self._outbox)
 
     def take(self, pieces: Iterable[int]) -> Pulled:
@@ -134,7 +135,7 @@ class ParameterClient:
                 continue
             parts = service.parts_of(self._inbox, piece, rank)
             words = self._answers[piece, rank]
-            self._count("pulled_bytes", sum(map(_num_bytes, (words, *parts))))
+            self._count("pulled_bytes", sum(map(num_bytes, (words, *parts))))
             if len(words):
                 answers.append(read_answer(words))
                 told = read_holdings(words, service.view.members)
@@ -161,7 +162,3 @@ class ParameterClient:
     def _note(self, piece: int, rank: int, holdings: Sequence[Holding]) -> None:
         for server, holding in zip(self._service.servers_at(rank, piece), holdings, strict=False):
             self.holdings[self._service.layout.number_of(piece, server)] = holding
-
-
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
