@@ -44,7 +44,7 @@ def watch(rank: int) -> bytes:
 
 def followed(*ranks: int) -> Standby:
     """Return one that stands by beside rank 1, and that these ranks of three follow."""
-    standby = Standby(TERMS, 1, 0)
+    standby = Standby(TERMS, 1)
     for rank in ranks:
         ((_, answer),) = standby.handle(watch(rank), Follow(rank, Position(View.first(3))), 0)
         assert isinstance(answer, Welcome)
@@ -61,7 +61,7 @@ def move(standby: Standby, rank: int, now_ns: int = 0) -> list[tuple[bytes, obje
 
 def test_it_takes_over_when_most_have_come() -> None:
     called: list[int] = []
-    standby = Standby(TERMS, 1, 0, lambda: called.append(1))
+    standby = Standby(TERMS, 1, lambda: called.append(1))
     for rank in range(3):
         standby.handle(watch(rank), Follow(rank, Position(View.first(3))), 0)
     assert move(standby, 0) == []

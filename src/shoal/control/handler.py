@@ -473,7 +473,7 @@ class ControlHandler(MessageHandler):
         )
         if rank is None:
             return []
-        return self._to([rank], StandBy(self._terms, self._membership.num_finished))
+        return self._to([rank], StandBy(self._terms))
 
     def _on_standing(self, identity: bytes, message: Standing | StandbyLost) -> list[Answer]:
         self._check_watched(identity, message.rank)

@@ -132,7 +132,7 @@ class Member:
         """
         known, proposal = self._decision or self.decision, self._proposal
         number = 0 if proposal is None else proposal.number
-        return Position(known.view, known.way, number, self._preparation)
+        return Position(known.view, known.way, number, self._preparation, known.num_finished)
 
     @property
     def way(self) -> int:

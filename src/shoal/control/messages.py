@@ -289,8 +289,6 @@ class StandBy(Message, frozen=True):
     """This worker is to start a control plane that stands by. Answered by `Standing`."""
 
     terms: Terms
-    num_finished: int
-    """How many workers have finished so far."""
 
 
 class Successor(Message, frozen=True):

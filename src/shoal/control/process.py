@@ -45,8 +45,6 @@ class Orders(msgspec.Struct, frozen=True):
     """The members with which the job begins; None: it runs, and this stands by."""
     keeper: int = 0
     """The rank that starts it."""
-    num_finished: int = 0
-    """How many workers have finished by now."""
     note: str = ""
     """The file that says where the job is found; nothing if there is none."""
     watch: WatchAddress | None = None
@@ -112,13 +110,12 @@ class ControlProcess:
         return cls._start(orders)
 
     @classmethod
-    def stand_by(  # noqa: PLR0913 - as for `start`
+    def stand_by(
         cls,
         keeper: int,
         *,
         key: JobKey,
         terms: Terms,
-        num_finished: int,
         host: str,
         port: int = 0,
         note: str = "",
@@ -137,7 +134,6 @@ class ControlProcess:
                 key.reveal(),
                 terms,
                 keeper=keeper,
-                num_finished=num_finished,
                 note=note,
                 watch=watch,
                 is_key_given=is_key_given,

@@ -41,7 +41,7 @@ _GRACE: Final = 0.25
 
 
 class Standby(MessageHandler):
-    """Stands by beside rank `keeper`, in a job of which so many workers have finished.
+    """Stands by beside rank `keeper`.
 
     `on_succession` is called once it has taken over.
     """
@@ -50,14 +50,13 @@ class Standby(MessageHandler):
         self,
         terms: Terms,
         keeper: int,
-        num_finished: int,
         on_succession: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._terms, self._keeper = terms, keeper
         self._on_succession = on_succession
         self._liveness = Liveness((), terms.timeout_ns)
-        self._succession = terms.succession(keeper, num_finished)
+        self._succession = terms.succession(keeper)
         self._moved: dict[bytes, int] = {}
         """The times since which those wait that have come over, by their connections."""
         self._successor: ControlHandler | None = None

@@ -63,14 +63,13 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             quorum=self.quorum,
         )
 
-    def succession(self, keeper: int, num_finished: int) -> Succession:
+    def succession(self, keeper: int) -> Succession:
         """Return the succession by which `keeper` comes to keep the membership."""
         return Succession(
             keeper,
             self.timeout_ns,
             min_members=self.min_members or 1,
             quorum=self.quorum,
-            num_finished=num_finished,
         )
 
 

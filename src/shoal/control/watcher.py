@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 import zmq
+from msgspec.structs import replace
 
 import shoal
 from shoal.control.connection import ServiceGone, ServiceSilent
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from shoal.control.key import JobKey
     from shoal.control.member import Member
     from shoal.control.questions import Whereabouts
+    from shoal.membership import Change
 
 _log = logging.getLogger(__name__)
 
@@ -155,6 +157,8 @@ class Watcher:
         """How often the control plane had moved when it knew this worker's facts."""
         self._changes: deque[Proposed | Decided | Prepare | Refused] = deque()
         """What the member has yet to hear of, from the present line."""
+        self._proposed: tuple[Change, ...] = ()
+        """What the last proposal says has changed: the member may not have heard of it yet."""
         self._report: Reported | None = None
         """What waits for that: others read those facts once all have reported."""
         try:
@@ -317,7 +321,8 @@ class Watcher:
     def _tell(self, line: Line, *, has_moved: bool = False) -> None:
         """Tell the control plane that stands by how far the membership has come."""
         assert self._member is not None
-        line.connection.send(Follow(self.rank, self._member.position, has_moved))
+        position = replace(self._member.position, changes=self._proposed)
+        line.connection.send(Follow(self.rank, position, has_moved))
 
     def _give_up(self, reserve: Line) -> None:
         """Say that nobody stands by where somebody did."""
@@ -425,6 +430,8 @@ class Watcher:
             case Succeeded():
                 self._on_succession()
             case Proposed() | Decided() | Prepare() | Refused() if self._member is not None:
+                if isinstance(reply, Proposed):
+                    self._proposed = reply.proposal.changes
                 self._changes.append(reply)
 
     def _change_view(self) -> None:

@@ -26,6 +26,7 @@ class Kind(StrEnum):
 
     LOST = "lost"
     LEFT = "left"
+    FINISHED = "finished"
     JOINED = "joined"
     SUCCEEDED = "succeeded"
     """It keeps the control plane from now on."""
@@ -173,6 +174,12 @@ class Position(msgspec.Struct, frozen=True):
     preparation: int = 0
     """The number of the last preparation, whatever has become of it."""
 
+    num_finished: int = 0
+    """How many workers had finished when the view was decided."""
+
+    changes: tuple[Change, ...] = ()
+    """What the last proposal says has changed, whether it is decided by now or not."""
+
 
 class Membership:
     """The members of one job. `report_ns` is how long they have to report, nanoseconds.
@@ -250,7 +257,8 @@ class Membership:
         if self.is_fixed:  # its members stay what they are, also when some have ended
             return []
         self.num_finished += has_finished and rank in self._hosts
-        return self._without(Change(Kind.LEFT, rank, reason), now_ns)
+        kind = Kind.FINISHED if has_finished else Kind.LEFT
+        return self._without(Change(kind, rank, reason), now_ns)
 
     def join(self, rank: int, host: int, reason: str, now_ns: int, *, way: int = 0) -> list[Event]:
         """Let `rank` take part from the next view on; `way` is what all have prepared for it.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from shoal.membership.membership import Event, Membership, Position, Quorum
+from shoal.membership.membership import Change, Event, Kind, Membership, Position, Quorum
 
 if TYPE_CHECKING:
     from shoal.membership.view import View
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class Succession:
     """What the one that stands by knows of the membership, which `keeper` is to keep.
 
-    `report_ns`, `min_members` and `quorum` are the membership's; `num_finished` is how many members
-    had finished when it began.
+    `report_ns`, `min_members` and `quorum` are the membership's.
     """
 
     def __init__(
@@ -34,15 +33,14 @@ class Succession:
         *,
         min_members: int,
         quorum: Quorum = Quorum.MAJORITY,
-        num_finished: int = 0,
     ) -> None:
         self._keeper, self._report_ns = keeper, report_ns
         self._min_members, self._quorum = min_members, quorum
-        self._num_finished = num_finished
         self._positions: dict[int, Position] = {}
         """How far each that follows knows the membership to have come."""
         self._moved: set[int] = set()
         self._ended: set[int] = set()
+        self._finished: set[int] = set()
         self._following: set[int] = set()
 
     @property
@@ -51,12 +49,15 @@ class Succession:
         told = self._positions.values()
         if not told:
             return None
-        newest = max(told, key=lambda each: each.view.epoch)
+        epoch = max(each.view.epoch for each in told)
+        newest = [each for each in told if each.view.epoch == epoch]
         return replace(
-            newest,
+            newest[0],
             way=max(each.way for each in told),
             proposal=max(each.proposal for each in told),
             preparation=max(each.preparation for each in told),
+            num_finished=max(each.num_finished for each in newest),
+            changes=tuple(change for each in newest for change in each.changes),
         )
 
     def follow(self, rank: int, position: Position, *, has_moved: bool) -> None:
@@ -64,12 +65,14 @@ class Succession:
         self._positions[rank] = position
         self._following.add(rank)
         self._ended.discard(rank)  # another process may be this rank
+        self._finished.discard(rank)
         if has_moved:
             self._moved.add(rank)
 
     def leave(self, rank: int, *, has_finished: bool) -> None:
         """Take note that `rank` needs the others no more."""
-        self._num_finished += has_finished and rank in self._positions
+        if has_finished:
+            self._finished.add(rank)
         self.ended(rank)
 
     def forget(self, rank: int) -> None:
@@ -87,16 +90,19 @@ class Succession:
     @property
     def expected(self) -> tuple[int, ...]:
         """The members that are yet to follow: whoever has just been told to may be on the way."""
-        members = () if self.position is None else self.position.view.members
-        there = self._following | self._ended
-        return tuple(rank for rank in members if rank not in there)
+        position = self.position
+        if position is None:
+            return ()
+        there = self._following | self._gone(position).keys()
+        return tuple(rank for rank in position.view.members if rank not in there)
 
     def missing(self, reachable: Collection[int]) -> int:
         """Return how many more members have to come over; `reachable` are those that are heard."""
         position = self.position
         if position is None:
             return 1
-        living = [rank for rank in position.view.members if rank not in self._ended]
+        gone = self._gone(position)
+        living = [rank for rank in position.view.members if rank not in gone]
         least = len(living) // 2 + 1
         if self._quorum is Quorum.ANY:  # nobody comes over whose keeper is well but one's own way
             least = max(1, sum(rank in reachable for rank in living))
@@ -112,22 +118,39 @@ class Succession:
         position = self.position
         if position is None or self.missing(reachable):
             return None
+        gone = self._gone(position)
+        num_finished = sum(change.kind is Kind.FINISHED for change in gone.values())
         membership = Membership(
             position.view,
             self._report_ns,
             min_members=self._min_members,
             quorum=self._quorum,
-            num_finished=self._num_finished,
+            num_finished=position.num_finished + num_finished,
         )
         events = membership.succeed(position, self._keeper, now_ns)
         for rank in position.view.members:
-            if rank in self._ended:
-                reason = f"Rank {rank} was lost, or left, with the control plane."
-                events = membership.lose(rank, reason, now_ns)
+            if rank in gone:
+                events = membership.lose(rank, gone[rank].reason, now_ns)
             elif rank not in reachable:
                 reason = f"Rank {rank} did not come over to the control plane's successor."
                 events = membership.lose(rank, reason, now_ns, has_ended=False)
         return membership, events
+
+    def _gone(self, position: Position) -> dict[int, Change]:
+        """Return what has become of the members at `position` that are there no more.
+
+        Some may have said goodbye to the lost keeper alone. Then it has proposed to go on without
+        them, and any of the others may have heard that.
+        """
+        gone: dict[int, Change] = {}
+        for rank in self._ended:
+            kind = Kind.FINISHED if rank in self._finished else Kind.LOST
+            reason = f"Rank {rank} was lost, or left, with the control plane."
+            gone[rank] = Change(kind, rank, reason)
+        for change in position.changes:
+            if change.kind in (Kind.LEFT, Kind.FINISHED):
+                gone[change.rank] = change
+        return {rank: gone[rank] for rank in position.view.members if rank in gone}
 
 
 def who_stands_by(view: View, keeper: int, host: int, willing: Collection[int]) -> int | None:

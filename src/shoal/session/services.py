@@ -102,7 +102,6 @@ class Services:
                     control.rank,
                     key=self._key,
                     terms=order.terms,
-                    num_finished=order.num_finished,
                     host=host,
                     port=port,
                     note=os.environ.get(VARIABLE, ""),

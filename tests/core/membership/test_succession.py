@@ -7,8 +7,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.membership import (
+    Change,
     CutOff,
     Decision,
     Kind,
@@ -27,8 +29,8 @@ from thoroughness import examples
 SECOND = 10**9
 
 
-def standing_by(*, quorum: Quorum = Quorum.MAJORITY, num_finished: int = 0) -> Succession:
-    return Succession(1, SECOND, min_members=1, quorum=quorum, num_finished=num_finished)
+def standing_by(*, quorum: Quorum = Quorum.MAJORITY) -> Succession:
+    return Succession(1, SECOND, min_members=1, quorum=quorum)
 
 
 def test_most_members_have_to_come_over() -> None:
@@ -101,6 +103,33 @@ def test_who_has_finished_is_not_missed() -> None:
     ascended = succession.ascend({1, 2}, 0)
     assert ascended is not None
     assert not any(isinstance(event, TooFew) for event in ascended[1])
+
+
+def test_goodbyes_that_only_the_lost_keeper_has_heard_are_in_what_it_proposed() -> None:
+    first = Membership(View.first(4), SECOND, min_members=3)
+    for rank in (0, 2):
+        (proposal,) = first.leave(rank, f"Rank {rank} has finished.", 0)
+    assert isinstance(proposal, Proposal)
+    succession = Succession(1, SECOND, min_members=3)
+    succession.follow(3, Position(View.first(4), changes=proposal.changes), has_moved=True)
+    assert succession.expected == (1,)
+    assert succession.missing({3}) == 1, "rank 1 is a member, and was not heard of"
+    succession.leave(1, has_finished=True)
+    ascended = succession.ascend({3}, 0)
+    assert ascended is not None
+    membership, events = ascended
+    assert not any(isinstance(event, TooFew) for event in events)
+    assert membership.num_finished == 3
+    assert "Rank 2 has finished." in [change.reason for change in events[-1].changes]  # type: ignore[union-attr]
+
+
+def test_what_an_older_view_lost_says_nothing_of_the_members_of_a_newer_one() -> None:
+    succession = standing_by()
+    left = Change(Kind.LEFT, 2, "Rank 2 has left.")
+    succession.follow(0, Position(View.first(3), changes=(left,)), has_moved=False)
+    back = View(3, (0, 1, 2), (0, 0, 0))
+    succession.follow(1, Position(back, num_finished=1), has_moved=False)
+    assert succession.expected == (2,)
 
 
 def test_a_part_that_most_members_are_not_in_ends() -> None:
@@ -206,6 +235,8 @@ class Job:
             if not worker.is_alive:
                 continue
             found += [("die", worker), ("cut", worker, "first"), ("cut", worker, "second")]
+            if not worker.has_moved:
+                found.append(("leave", worker))
             found += [("hear", worker)] * (4 if worker.inbox else 0)
             if not worker.has_moved and (self.is_silent or "first" in worker.cut):
                 found += [("move", worker)] * 4
@@ -244,6 +275,15 @@ class Job:
             self.succession.ended(worker.rank)
             self.ascend()
 
+    def leave(self, worker: Worker) -> None:
+        """Say goodbye to the first keeper, and perhaps to the one that stands by."""
+        worker.is_alive = False
+        if "first" not in worker.cut:
+            self.heed("first", self.keepers["first"].leave(worker.rank, "finished", 0))
+        if "second" not in worker.cut and self.random.random() < 0.5:
+            self.succession.leave(worker.rank, has_finished=True)
+            self.ascend()
+
     def move(self, worker: Worker) -> None:
         worker.has_moved = True
         worker.inbox = [each for each in worker.inbox if each[0] == "second"]
@@ -272,9 +312,10 @@ class Job:
         if keeper in worker.cut or (keeper == "first" and worker.has_moved):
             return
         if isinstance(event, Proposal):
+            worker.position = replace(worker.position, changes=event.changes)
             self.mail.append((keeper, worker, event.number))
         elif isinstance(event, Decision):
-            worker.position = Position(event.view)
+            worker.position = replace(worker.position, view=event.view)
             self.follow(worker)
 
     def deliver(self, mail: tuple[str, Worker, int]) -> None:
@@ -287,7 +328,7 @@ class Job:
         for _ in range(num_events):
             events = self.events()
             name, *arguments = self.random.choice(events)
-            rare = name in ("die", "cut", "fall_silent")
+            rare = name in ("die", "cut", "leave", "fall_silent")
             if rare and self.random.random() < 0.85:
                 continue
             getattr(self, name)(*arguments)

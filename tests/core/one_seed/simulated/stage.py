@@ -65,7 +65,6 @@ class ControlProcess:
             KEY.reveal(),
             given["terms"],
             keeper=keeper,
-            num_finished=given["num_finished"],
         )
         return cls._start(orders)
 
