@@ -94,7 +94,7 @@ def how_slow(run: RunResult, rank: str) -> str:
 def workload_line(run: RunResult) -> str:
     """Return what `run` trained on what, without what may differ between compared strategies."""
     parameters = f"{run.num_parameters:,} parameters"
-    return f"{run.workers} workers · {run.dataset} · {run.model} ({parameters})"
+    return f"{_count(run.workers, 'worker')} · {run.dataset} · {run.model} ({parameters})"
 
 
 def padding_sentence(run: RunResult, environment: Environment | None) -> str:
@@ -103,15 +103,15 @@ def padding_sentence(run: RunResult, environment: Environment | None) -> str:
         return (
             "Steps are not padded: iterations take as long as the hardware and its load make them."
         )
-    few = "" if environment is None else f" on {_cores(environment)}"
+    few = "" if environment is None else f" on {_count(environment.cores, 'core')}"
     return (
         f"Each step is padded to {run.compute_ms:g} ms by sleeping, so that {run.workers} workers"
         f"{few} stand for {run.workers} machines."
     )
 
 
-def _cores(environment: Environment) -> str:
-    return f"{environment.cores} core{'' if environment.cores == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def environment_line(environment: Environment) -> str:
@@ -122,7 +122,7 @@ def environment_line(environment: Environment) -> str:
         f"torch {environment.torch}" if environment.torch else "",
         environment.platform,
         environment.processor,
-        _cores(environment),
+        _count(environment.cores, "core"),
         f"{environment.memory_gib:.1f} GiB",
         environment.taken_at.replace("T", " ").replace("Z", " UTC"),
     )

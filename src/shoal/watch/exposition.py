@@ -78,8 +78,8 @@ _OF_WORKERS: Final = (
     _OfWorkers(
         "worker_up",
         "gauge",
-        "Whether a worker is alive as far as the control plane knows.",
-        lambda w: float(w.state == "alive"),
+        "Whether a worker that has not finished is alive, as far as the control plane knows.",
+        lambda w: None if w.state == "finished" else float(w.state == "alive"),
     ),
 )
 

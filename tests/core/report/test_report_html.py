@@ -17,6 +17,7 @@ from shoal.report.figures import PANELS
 from shoal.report.html import make_page, write_report
 from shoal.report.reported_scenario import group_scenarios
 from shoal.report.waiting_tables import waiting_matrix, worker_table
+from shoal.report.wording import workload_line
 from shoal.trace import Span, SpanKind
 
 SAMPLES = make_results(duration_ms=800)
@@ -128,6 +129,11 @@ def test_scenarios_of_several_tasks_say_which():
     file = ResultFile(environment=ENVIRONMENT, runs=[SAMPLES.runs[0], other])
 
     assert "Equal workers · 8 workers · letters" in make_page(group_scenarios(file))
+
+
+def test_a_run_of_one_worker_is_called_so():
+    run = msgspec.structs.replace(SAMPLES.runs[0], workers=1)
+    assert workload_line(run).startswith("1 worker · ")
 
 
 def test_the_written_page_is_below_a_megabyte_also_with_forty_runs(tmp_path: Path):

@@ -51,6 +51,11 @@ def test_every_figure_is_under_its_name() -> None:
     assert [buckets[of(0, le=le)] for le in ("0.02", "0.05", "0.1", "+Inf")] == [0, 114, 120, 120]
 
 
+def test_who_has_finished_is_neither_up_nor_down() -> None:
+    found = read(exposition(shown(states={0: "alive", 1: "lost", 2: "finished"})))
+    assert found["shoal_worker_up"] == {of(0): 1, of(1): 0}
+
+
 def test_a_worker_has_few_series_however_many_there_are() -> None:
     series = Counter(
         labels.get("rank", "")
