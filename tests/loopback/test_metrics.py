@@ -78,6 +78,7 @@ def snapshot() -> TransportStats:
                 ended=12, failed=1, wait_s=3.5, last=12, peaks=((2, 0.9), (12, 0.1))
             )
         },
+        busy_s=1.5,
         loop=LoopStats(send_calls=40, receive_calls=50, sleeps=60),
         budget_packets=512.0,
         deadline_s=60.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -52,7 +53,7 @@ def train(folder: str, port: int, slow: int, elastic: bool, sync: str) -> int:
     optimizer = shoal.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01), model, sync=sync
     )
-    data = torch.randn(16, 8)
+    data = torch.randn(16, 8, generator=torch.Generator().manual_seed(session.rank))
     if (first := session._services._first) is not None:
         Path(folder, "control").write_text(str(first.pid))
     Path(folder, f"pid-{session.rank}").write_text(str(os.getpid()))
@@ -231,6 +232,8 @@ def shown_in(browser: Browser) -> dict[str, Any]:
           events: [...document.querySelectorAll("#events li")].map(e => e.lastChild.textContent),
           bars: document.querySelectorAll("#timeline rect").length,
           curve: document.querySelectorAll("#curve path").length,
+          apart: document.querySelectorAll("#apart path").length,
+          distance: document.querySelector("#apart-note").textContent,
           wide: document.documentElement.scrollWidth,
           small: [...document.querySelectorAll("p, li, td, th, h2")].filter(
             e => e.textContent && parseFloat(getComputedStyle(e).fontSize) < 12).length,
@@ -254,6 +257,8 @@ def test_a_browser_shows_what_was_told(
             for width, dark in ((1400, False), (400, True)):
                 browser.open(f"http://127.0.0.1:{port}/", width=width, dark=dark)
                 browser.wait_until("document.querySelectorAll('#workers tr.blamed').length === 1")
+                if elastic:
+                    browser.wait_until("shown.distances.length >= 2")
                 compare(shown_in(browser), width)
             assert browser.errors == []
             assert {url.rpartition("/")[2] for url in browser.requests} <= {"", "events"}
@@ -272,6 +277,9 @@ def test_a_browser_shows_what_was_told(
                 row[4:7], (worker.own_ms, worker.wait_ms, worker.exchange_ms), strict=True
             ):
                 assert float(cell) == pytest.approx(part, abs=0.5)
+            assert (worker.hidden_ms is not None) == elastic
+            if worker.hidden_ms is not None:
+                assert float(row.pop(7)) == pytest.approx(worker.hidden_ms, abs=0.5)
             assert row[7] == ("–" if worker.waits_for is None else str(worker.waits_for))
             assert float(row[8]) == pytest.approx(worker.loss, rel=0.01)
             assert row[-1].startswith("alive")
@@ -279,11 +287,18 @@ def test_a_browser_shows_what_was_told(
         assert page["events"] == [each.text for each in reversed(told.events)]
         assert page["bars"] >= 3
         assert page["curve"] == 1
+        assert bool(told.distances) == elastic, "only where models differ"
+        if elastic:
+            assert page["apart"] == 1
+            found = re.search(r": ([\d.e-]+) now", page["distance"])
+            assert found is not None
+            assert float(found[1]) == pytest.approx(told.distances[-1].distance, rel=0.01)
+            assert max(each.distance for each in told.distances) > 0
         assert page["wide"] <= width, "nothing sticks out to the side"
         assert page["small"] == 0
 
     looking(
-        run_workers, tmp_path, look, elastic=elastic, sync="all-reduce" if elastic else "ds-sync"
+        run_workers, tmp_path, look, elastic=elastic, sync="ds-sync" if elastic else "all-reduce"
     )
 
 

@@ -63,6 +63,10 @@ def picture_of(shown: Snapshot) -> RenderableType:
         lines.append(Text.assemble((mark, style), verdict.sentence))
     lines.append(_table(shown))
     lines.append(Text("own work #, waiting for others ., exchanging data =", style="dim"))
+    if shown.distances:
+        last = shown.distances[-1]
+        apart = f"models {last.distance:.3g} from their mean, whose length is {last.length:.3g}"
+        lines.append(Text(apart, style="dim"))
     for event in shown.events[-_LAST_EVENTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(event.at_s))
         lines.append(Text(f"{at}  {event.text}", style="dim"))

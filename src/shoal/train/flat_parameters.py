@@ -105,6 +105,11 @@ class FlatParameters:
         return self._buffers
 
     @property
+    def as_they_are(self) -> list[Tensor]:
+        """The flat tensors, without the updates that somebody puts off: to be read only."""
+        return self._buffers
+
+    @property
     def num_bytes(self) -> int:
         """Bytes that averaging the model once moves per copy."""
         return sum(flat.numel() * flat.element_size() for flat in self.buffers)

@@ -13,6 +13,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.trace import SpanKind
+from shoal.train.model_sketch import ModelSketch
 from shoal.train.transport_samples import TransportSampler
 from shoal.watch import Course, Sampler, Whereabouts
 
@@ -37,7 +38,10 @@ class StepSampler:
         self._replica = replica
         self._for_trace = TransportSampler(replica.communicator, replica.stopwatch)
         course = Course(replica.session, strategy.word, strategy.is_lock_step, transport)
-        self._sampler = Sampler(course, replica.communicator.stats, send)
+        sketch: Callable[[], bytes] = bytes
+        if strategy.replicas_differ:
+            sketch = ModelSketch(replica.flat, replica.seed).take
+        self._sampler = Sampler(course, replica.communicator.stats, send, sketch)
         self.listeners = self._sampler.listeners
         """What else is called with each sample."""
         self._loss: float | torch.Tensor | None = None

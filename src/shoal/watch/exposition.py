@@ -56,6 +56,12 @@ _OF_WORKERS: Final = (
         "Mean time that a step of a worker is blocked while data moves, over its last ten samples.",
         lambda w: _seconds(w.exchange_ms),
     ),
+    _OfWorkers(
+        "step_hidden_seconds",
+        "gauge",
+        "Mean time of a step in which exchanges were under way while a worker was at its own work.",
+        lambda w: _seconds(w.hidden_ms),
+    ),
     _OfWorkers("loss", "gauge", "Last loss that a worker's script has told.", lambda w: w.loss),
     _OfWorkers(
         "effective_loss_ratio",
@@ -100,6 +106,9 @@ def exposition(shown: Snapshot) -> str:
     text = "Steps by which the first worker is ahead of the last: how stale a model may be."
     spreads = [] if shown.spread is None else [("", "", float(shown.spread))]
     family("staleness_steps", "gauge", text, spreads)
+    text = "Root mean square distance of the workers' models from their mean, told from sketches."
+    apart = [("", "", each.distance) for each in shown.distances[-1:]]
+    family("consensus_distance", "gauge", text, apart)
     for metric in _OF_WORKERS:
         rows = [
             ("", _labels({"rank": str(each.rank)}), float(value))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 import shoal
+from shoal.watch.model_distance import DistancePoint, Distances
 from shoal.watch.own_times import Worker, slow_workers
 from shoal.watch.slow_requests import few_requests
 from shoal.watch.snapshot import Event, LossPoint, ShownLink, ShownStep, ShownWorker, Snapshot
@@ -22,7 +23,7 @@ from shoal.watch.ways import Link, Way, conspicuous_links, ways_of
 from shoal.watch.worker_sample import BOUNDS_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from shoal.watch.worker_sample import WorkerSample
 
@@ -86,12 +87,11 @@ class _Known:
 class Picture:
     """What is known of one job since `now_s`; times are seconds of its keeper's clock."""
 
-    def __init__(
-        self, now_s: float, known: dict[int, _Known] | None = None, events: Iterable[Event] = ()
-    ) -> None:
+    def __init__(self, now_s: float) -> None:
         self._since_s = now_s
-        self._known = known or {}
-        self._events = deque(events, MOST_EVENTS)
+        self._known: dict[int, _Known] = {}
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._distances = Distances()
 
     def take(self, rank: int, sample: WorkerSample, now_s: float) -> None:
         """Take in a sample of worker `rank`, which has come now."""
@@ -105,6 +105,10 @@ class Picture:
             known.counts[place] += count
         if sample.loss is not None and math.isfinite(sample.loss):
             known.losses.append(LossPoint(now_s, sample.step, sample.loss))
+        if sample.sketch:
+            if self._distances.training != sample.training:
+                self._distances = Distances(sample.training)
+            self._distances.take(rank, sample, now_s)
 
     def hear(self, rank: int, blocked_ms: int | None) -> None:
         """Take in for how long a worker's training has been blocked; None if it is not."""
@@ -117,8 +121,11 @@ class Picture:
 
     def copy(self) -> Picture:
         """Return what is known now, for another thread to look at."""
-        known = {rank: each.copy() for rank, each in self._known.items()}
-        return Picture(self._since_s, known, self._events)
+        other = Picture(self._since_s)
+        other._known = {rank: each.copy() for rank, each in self._known.items()}
+        other._events = self._events.copy()
+        other._distances.points = self._distances.points.copy()
+        return other
 
     def forget(self, rank: int) -> None:
         """Judge a worker no more: it is gone, or another process is this rank from now on."""
@@ -148,6 +155,10 @@ class Picture:
             workers=self._shown_workers(job, workers, now_s),
             links=_shown_links(ways),
             curve=self._curve(workers, later_s),
+            distances=tuple(
+                DistancePoint(p.at_s + later_s, p.step, p.distance, p.length)
+                for p in self._distances.points
+            ),
             events=tuple(Event(e.at_s + later_s, e.kind, e.text) for e in self._events),
             lost=job.lost,
         )
@@ -280,8 +291,12 @@ def _shown(
         wait_ms=wait_ms,
         waits_for=waits_for,
         exchange_ms=blocked_ms - wait_ms,
+        hidden_ms=None
+        if last.hidden_s is None
+        else worker.mean_ms(lambda each: each.hidden_s or 0.0),
         loss=last.loss,
         effective_loss=last.effective_loss,
+        effective_loss_by_class=last.effective_loss_by_class,
         group=last.group,
         reason=last.reason,
         dropped=last.dropped,

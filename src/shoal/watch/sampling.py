@@ -56,7 +56,8 @@ class Whereabouts(NamedTuple):
 class Sampler:
     """Makes the samples of one training; `send` takes each, and returns whether there was room.
 
-    `stats` returns what the transport has done so far; None if it does not tell.
+    `stats` returns what the transport has done so far; None if it does not tell. `sketch` is asked
+    for the model's whenever there is a sample.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class Sampler:
         course: Course,
         stats: Callable[[], TransportStats | None],
         send: Callable[[WorkerSample], bool],
+        sketch: Callable[[], bytes] = bytes,
     ) -> None:
-        self._course, self._read, self._send = course, stats, send
+        self._course, self._read, self._send, self._sketch = course, stats, send, sketch
         self.listeners: list[Callable[[WorkerSample], object]] = []
         """What else is called with each sample."""
         self._steps_per_sample = 1
@@ -142,6 +144,11 @@ class Sampler:
             dropped=self._num_dropped,
             recent=tuple(self._recent),
             links=() if stats is None else _links(stats),
+            hidden_s=None if stats is None else _hidden_s(stats, own_ns / 1e9, exchange_ns / 1e9),
+            effective_loss_by_class=stats.total.effective_loss_by_class
+            if stats and is_lossy
+            else (),
+            sketch=self._sketch(),
         )
         self._num_dropped += not self._send(sample)
         for take in self.listeners:
@@ -157,6 +164,11 @@ class Sampler:
         if before is None or now is None or now.total.seconds < before.total.seconds:
             return None  # it goes over another engine since
         return now - before
+
+
+def _hidden_s(stats: TransportStats, own_s: float, exchange_s: float) -> float:
+    """Return for how long exchanges were under way while the worker was not blocked by them."""
+    return min(own_s, max(0.0, stats.busy_s - exchange_s))
 
 
 def _links(stats: TransportStats) -> tuple[LinkSample, ...]:

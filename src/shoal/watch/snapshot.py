@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from shoal.watch.model_distance import DistancePoint
 from shoal.watch.verdict import Verdict
 
 FORMAT: Final = 1
@@ -52,8 +53,14 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     """The slowest of all, for which it waits in lock step."""
 
     exchange_ms: float | None = None
+    hidden_ms: float | None = None
+    """The part of `own_ms` in which exchanges were under way, if its transport tells."""
+
     loss: float | None = None
     effective_loss: float | None = None
+    effective_loss_by_class: tuple[float, ...] = ()
+    """The same by layer class, the most urgent first."""
+
     group: tuple[int, ...] = ()
     """The members of its last group."""
 
@@ -116,6 +123,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[ShownWorker, ...]
     links: tuple[ShownLink, ...]
     curve: tuple[LossPoint, ...]
+    distances: tuple[DistancePoint, ...]
+    """How far the models were apart, as sketches of them tell it."""
+
     events: tuple[Event, ...]
     """Oldest first."""
 

@@ -22,6 +22,7 @@ def scalars(sample: WorkerSample) -> dict[str, float]:
         "shoal/own_ms": sample.own_s * per_step_ms,
         "shoal/wait_ms": sample.wait_s * per_step_ms,
         "shoal/exchange_ms": sample.exchange_s * per_step_ms,
+        "shoal/hidden_ms": None if sample.hidden_s is None else sample.hidden_s * per_step_ms,
         "shoal/loss": sample.loss,
         "shoal/effective_loss": sample.effective_loss,
     }

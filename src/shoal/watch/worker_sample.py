@@ -17,6 +17,10 @@ MOST_LINKS: Final = 128
 """The links that a sample tells of: those over which most came."""
 MOST_MEMBERS: Final = 256
 """The members of a group that a sample names."""
+MOST_CLASSES: Final = 16
+"""The layer classes of which a sample tells."""
+LONGEST_SKETCH: Final = 1024
+"""Bytes of a model's sketch; see `model_distance`."""
 LONGEST_TEXT: Final = 200
 BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """The upper bounds of the classes in which steps are counted by their length, in seconds."""
@@ -111,6 +115,15 @@ class WorkerSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     """The last steps of the interval, oldest first."""
 
     links: Annotated[tuple[LinkSample, ...], Meta(max_length=MOST_LINKS)] = ()
+    hidden_s: _Seconds | None = None
+    """The time in which exchanges were under way while it was at its own work, at most `own_s`;
+    None if its transport does not tell."""
+
+    effective_loss_by_class: Annotated[tuple[float, ...], Meta(max_length=MOST_CLASSES)] = ()
+    """`effective_loss` by layer class, the most urgent first."""
+
+    sketch: Annotated[bytes, Meta(max_length=LONGEST_SKETCH)] = b""
+    """What tells how far its model is from the others'; nothing where all have the same model."""
 
     @property
     def seconds(self) -> float:

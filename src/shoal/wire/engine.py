@@ -317,6 +317,7 @@ class UdpEngine:
             total=total,
             peers=peers,
             operations=operation_stats(entries.kinds),
+            busy_s=entries.busy_s,
             loop=joined_loops([lane.loop_stats() for lane in self.lanes]),
             budget_packets=sum(float(state.core[0]["budget"]) for state in states),
             deadline_s=self.deadline_s,

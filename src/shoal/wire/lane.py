@@ -328,8 +328,9 @@ class Lane:
         if not transfer.end_part(error):
             return
         if not transfer.patient:
-            wait_s = time.monotonic() - transfer.submitted
-            self._log.note(transfer.kind, wait_s, failed=transfer.error is not None)
+            now_s, failed = time.monotonic(), transfer.error is not None
+            wait_s = now_s - transfer.submitted
+            self._log.note(transfer.kind, wait_s, failed=failed, ended_s=now_s)
         transfer.finish()
 
     def _note_losses(self) -> None:

@@ -7,6 +7,7 @@ where it is made: what was due of the others' contributions, and what of it was 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 MOST_PEAKS: Final = 32
 """Longest waits that are remembered of a kind of operation; old ones are merged."""
+
+MOST_STRETCHES: Final = 64
+"""The stretches of time without a pause that `BusyTime` remembers."""
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -98,6 +102,26 @@ class OperationTally:
         self.peaks = (*higher, (self.ended, wait_s))
 
 
+class BusyTime:
+    """The seconds in which at least one of some operations was under way. Told of each at its end.
+
+    It is exact as long as no operation begins before the last `MOST_STRETCHES` pauses.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._stretches: deque[tuple[float, float]] = deque(maxlen=MOST_STRETCHES)
+
+    def add(self, began_s: float, ended_s: float) -> None:
+        """Count an operation that ended after all those before it."""
+        while self._stretches and self._stretches[-1][1] >= began_s:
+            first_s, last_s = self._stretches.pop()
+            self.seconds -= last_s - first_s
+            began_s, ended_s = min(began_s, first_s), max(ended_s, last_s)
+        self._stretches.append((began_s, ended_s))
+        self.seconds += ended_s - began_s
+
+
 @dataclass(frozen=True, slots=True)
 class LogEntries:
     """A copy of the log: `waited_us` and `moved_us` by peer; bytes by peer, of sums by class, too.
@@ -106,6 +130,7 @@ class LogEntries:
     """
 
     kinds: dict[str, OperationTally]
+    busy_s: float
     waited_us: Numbers
     moved_us: Numbers
     sum_due: Numbers
@@ -121,14 +146,16 @@ class OperationLog:
     def __init__(self, num_ranks: int) -> None:
         self._lock = threading.Lock()
         self._kinds: dict[str, OperationTally] = {}
+        self._busy = BusyTime()
         self._waited_us = np.zeros(num_ranks, np.int64)
         self._moved_us = np.zeros(num_ranks, np.int64)
         self._sums = np.zeros((3, num_ranks, CLASSES), np.int64)
         self._renewals = np.zeros((2, num_ranks), np.int64)
 
-    def note(self, kind: str, wait_s: float, *, failed: bool) -> None:
-        """Note that an operation has ended, `wait_s` after it was asked for."""
+    def note(self, kind: str, wait_s: float, *, failed: bool, ended_s: float) -> None:
+        """Note that an operation has ended at `ended_s`, `wait_s` after it was asked for."""
         with self._lock:
+            self._busy.add(ended_s - wait_s, ended_s)
             self._kinds.setdefault(kind, OperationTally()).add(wait_s, failed=failed)
 
     def note_messages(self, tables: MessageTables, *, since_us: int | None = None) -> None:
@@ -179,4 +206,4 @@ class OperationLog:
                 table.copy()
                 for table in (self._waited_us, self._moved_us, self._sums, self._renewals)
             )
-            return LogEntries(kinds, waited, moved, *sums, *renewals)
+            return LogEntries(kinds, self._busy.seconds, waited, moved, *sums, *renewals)

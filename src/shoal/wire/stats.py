@@ -210,6 +210,8 @@ class TransportStats:
     total: Traffic
     peers: Mapping[int, PeerStats]
     operations: Mapping[str, OperationStats]
+    busy_s: float
+    """The seconds in which at least one operation was under way that has ended."""
     loop: LoopStats
     budget_packets: float = field(metadata=_NOW)
     """What all senders together may have under way to this rank."""

@@ -13,11 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from shoal.errors import UsageError
 from shoal.membership import View
 from shoal.strategies import AllReduce, Ripples
 from shoal.trace import SpanKind
+from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Stopwatch
 from shoal.train.step_samples import StepSampler
 from shoal.watch import BOUNDS_S, MOST_STEPS, WorkerSample
@@ -48,6 +50,8 @@ class Job:
             communicator=SimpleNamespace(stats=lambda: None),
             session="run-1",
             view=View.first(4),
+            flat=FlatParameters(nn.Linear(3, 2)),
+            seed=1,
         )
         self.sampler = StepSampler(replica, strategy or AllReduce(), "gloo", self.take)
         self.step = 0
@@ -169,3 +173,11 @@ def test_whoever_listens_gets_each_sample_also_if_there_is_no_room(
     for _ in range(5):
         job.make(600)
     assert len(heard) == job.num_offered == 4
+
+
+def test_models_are_sketched_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    for strategy, differ in ((AllReduce(), False), (Ripples(), True)):
+        job = Job(monkeypatch, strategy)
+        for _ in range(20):
+            job.make(600)
+        assert {bool(each.sketch) for each in job.samples} == {differ}

@@ -18,7 +18,13 @@ from shoal.collectives.message_graph import exact_from
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.tables import CLASSES
-from shoal.wire.operation_log import MOST_PEAKS, OperationLog, SumAccount
+from shoal.wire.operation_log import (
+    MOST_PEAKS,
+    MOST_STRETCHES,
+    BusyTime,
+    OperationLog,
+    SumAccount,
+)
 from shoal.wire.stats import (
     LoopStats,
     TransportStats,
@@ -43,6 +49,7 @@ def stats_of(endpoint: Endpoint, log: OperationLog, seconds: float = 1.0) -> Tra
         total=total,
         peers=peers,
         operations=operation_stats(entries.kinds),
+        busy_s=entries.busy_s,
         loop=LoopStats(),
         budget_packets=float(endpoint.state.core[0]["budget"]),
         deadline_s=10.0,
@@ -239,13 +246,13 @@ def test_a_slow_way_shows_in_how_long_messages_take() -> None:
 def test_the_longest_wait_of_any_interval(waits: list[int], data: st.DataObject) -> None:
     split = data.draw(st.integers(0, len(waits)))
     log = OperationLog(1)
-    log.note("other", 99.0, failed=False)
+    log.note("other", 99.0, failed=False, ended_s=99.0)
     snapshots = []
     for number, wait in enumerate([*waits, None]):
         if number == split:
             snapshots.append(operation_stats(log.read().kinds))
         if wait is not None:
-            log.note("sum", float(wait), failed=wait == 7)
+            log.note("sum", float(wait), failed=wait == 7, ended_s=99.0)
     later, earlier = operation_stats(log.read().kinds), snapshots[0]
     if not waits:
         assert "sum" not in later
@@ -264,7 +271,7 @@ def test_what_is_remembered_of_waits_is_bounded_and_never_too_short() -> None:
     many = 5 * MOST_PEAKS
     snapshots = []
     for number in range(many):  # each shorter than the one before: the worst case
-        log.note("sum", float(many - number), failed=False)
+        log.note("sum", float(many - number), failed=False, ended_s=99.0)
         snapshots.append(operation_stats(log.read().kinds)["sum"])
     last = snapshots[-1]
     assert len(last.peaks) <= MOST_PEAKS
@@ -273,3 +280,20 @@ def test_what_is_remembered_of_waits_is_bounded_and_never_too_short() -> None:
     assert last.longest_wait_s == many
     assert (last - snapshots[-5]).longest_wait_s == 4.0
     assert Fraction(last.wait_s) == Fraction(many * (many + 1), 2)
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=40))
+def test_time_in_which_operations_overlap_counts_once(spans: list[tuple[int, int]]) -> None:
+    busy, covered = BusyTime(), set()
+    for end, length in sorted(spans):
+        busy.add(float(end - length), float(end))
+        covered |= set(range(end - length, end))
+    assert busy.seconds == len(covered)
+
+
+def test_the_memory_of_pauses_is_bounded() -> None:
+    busy = BusyTime()
+    for number in range(10 * MOST_STRETCHES):
+        busy.add(2.0 * number, 2.0 * number + 1)
+    assert busy.seconds == 10 * MOST_STRETCHES

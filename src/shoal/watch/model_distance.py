@@ -1,0 +1,90 @@
+"""How far the workers' models are apart, told from short sketches of them. Pure.
+
+A sketch is a random linear map of a model to a few numbers that keeps lengths, and so the distances
+between models: a count sketch (Charikar, Chen and Farach-Colton, ICALP 2002). All workers use the
+same map (`train.model_sketch`). The consensus distance is the root mean square distance of the
+models from their mean (glossary).
+
+Owns which sketches are compared: those of one step where all make the same steps, else those of a
+few seconds, in which the models move, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from shoal.watch.worker_sample import WorkerSample
+
+KEPT: Final = 300
+"""The distances that are kept, for their curve."""
+WINDOW_S: Final = 4.0
+"""The seconds whose sketches are compared where workers make steps of their own."""
+_ROUNDING: Final = 1e-6
+"""A share of the models' length that may be the rounding of sketches: equal models have it."""
+
+
+class DistancePoint(msgspec.Struct, frozen=True, array_like=True):
+    """How far models were apart at some time."""
+
+    at_s: float
+    step: int
+    distance: float
+    """The consensus distance."""
+
+    length: float
+    """The length of the models' mean, which says whether that is far."""
+
+
+class Distances:
+    """The distances of the models of one training, in order."""
+
+    def __init__(self, training: str = "") -> None:
+        self.training = training
+        self.points: deque[DistancePoint] = deque(maxlen=KEPT)
+        self._key = -1
+        """What the sketches that come now have alike: their step, or the seconds."""
+        self._at_s, self._step = 0.0, 0
+        self._sketches: dict[int, bytes] = {}
+        self._tellers: set[int] = set()
+        """The workers that have told anything with the sketches before."""
+
+    def take(self, rank: int, sample: WorkerSample, now_s: float) -> None:
+        """Take in a sample of worker `rank`; others of the same moment may come later."""
+        key = sample.step if sample.is_lock_step else int(now_s / WINDOW_S)
+        if key < self._key:
+            return
+        if key > self._key:
+            self._compare()
+            self._key, self._sketches = key, {}
+        self._at_s, self._step = now_s, max(self._step, sample.step)
+        self._sketches[rank] = sample.sketch
+
+    def _compare(self) -> None:
+        """Note the distance of the models whose sketches have come, if those are most."""
+        tellers, self._tellers = self._tellers, set(self._sketches)
+        if len(self._sketches) < 2 or 2 * len(self._sketches) <= len(tellers):
+            return
+        distance, length = consensus_distance(self._sketches.values())
+        if np.isfinite(distance) and np.isfinite(length):
+            self.points.append(DistancePoint(self._at_s, self._step, distance, length))
+
+
+def consensus_distance(sketches: Collection[bytes]) -> tuple[float, float]:
+    """Return the consensus distance of models, and the length of their mean, from their sketches.
+
+    A sketch is float32 numbers in the machine's byte order. Both are NaN if not all are as long.
+    """
+    if len({len(each) for each in sketches}) != 1:
+        return float("nan"), float("nan")
+    rows = np.array([np.frombuffer(each, np.float32) for each in sketches], np.float64)
+    mean = rows.mean(axis=0)
+    distance = float(np.sqrt(np.square(rows - mean).sum(axis=1).mean()))
+    length = float(np.sqrt(np.square(mean).sum()))
+    return (0.0 if distance < _ROUNDING * length else distance), length
