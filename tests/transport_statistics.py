@@ -26,6 +26,7 @@ def seen_from(rank: int, peers: dict[int, dict[str, Any]]) -> TransportStats:
         loop=LoopStats(),
         budget_packets=1.0,
         deadline_s=1.0,
+        busy_s=1.0,
         under_way=0,
         oldest_s=0.0,
     )

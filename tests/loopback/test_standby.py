@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from control_handlers import handler_of
@@ -22,6 +23,7 @@ from shoal.control.messages import (
     RefusalKind,
     Rejected,
     Reported,
+    Sampled,
     StandBy,
     StandbyLost,
     Standing,
@@ -33,6 +35,8 @@ from shoal.control.messages import (
 from shoal.control.standby import Standby
 from shoal.control.terms import Terms
 from shoal.membership import Position, Report, View
+from shoal.watch import Snapshot
+from told import told
 
 TIMEOUT_NS = 1_000
 TERMS = Terms(3, TIMEOUT_NS, 1)
@@ -44,7 +48,7 @@ def watch(rank: int) -> bytes:
 
 def followed(*ranks: int) -> Standby:
     """Return one that stands by beside rank 1, and that these ranks of three follow."""
-    standby = Standby(TERMS, 1)
+    standby = Standby(TERMS, 1, 0)
     for rank in ranks:
         ((_, answer),) = standby.handle(watch(rank), Follow(rank, Position(View.first(3))), 0)
         assert isinstance(answer, Welcome)
@@ -61,7 +65,7 @@ def move(standby: Standby, rank: int, now_ns: int = 0) -> list[tuple[bytes, obje
 
 def test_it_takes_over_when_most_have_come() -> None:
     called: list[int] = []
-    standby = Standby(TERMS, 1, lambda: called.append(1))
+    standby = Standby(TERMS, 1, 0, lambda: called.append(1))
     for rank in range(3):
         standby.handle(watch(rank), Follow(rank, Position(View.first(3))), 0)
     assert move(standby, 0) == []
@@ -128,6 +132,25 @@ def test_it_takes_over_without_those_that_never_follow() -> None:
     move(standby, 2)
     told = standby.tick(TIMEOUT_NS // 4)
     assert {it.proposal.members for _, it in told if isinstance(it, Proposed)} == {(1, 2)}
+
+
+def test_it_shows_what_it_was_told_before_it_took_over() -> None:
+    standby = followed(0, 1, 2)
+    for rank in range(3):
+        sample = told(40.0, step=20, loss=0.5)
+        assert standby.handle(watch(rank), Sampled(rank, sample), rank) == []
+    assert standby.handle(b"a stranger", Sampled(1, told(40.0, step=99)), 3) == []
+    later = Position(View(2, (0, 1, 2), (0, 0, 0), why="Rank 2 has joined."))
+    standby.handle(watch(0), Follow(0, later), 4)
+    move(standby, 0)
+    move(standby, 1)
+    handler = standby.next()
+    assert isinstance(handler, ControlHandler)
+    shown = msgspec.json.decode(handler.show(5, 5.0)(), type=Snapshot)
+    assert [each.step for each in shown.workers] == [20, 20, 20]
+    assert [point.loss for point in shown.curve] == [0.5]
+    assert [each.kind for each in shown.events] == ["view", "moved"]
+    assert "Rank 2 has joined." in shown.events[0].text
 
 
 def test_it_serves_nobody_until_then_and_ends_with_its_followers() -> None:

@@ -346,6 +346,8 @@ def test_the_successor_of_the_control_plane_shows_the_job(
         time.sleep(1.0)  # until somebody stands by
         os.kill(int((tmp_path / "control").read_text()), signal.SIGKILL)
         after = await_(port, lambda s: any(each.kind == "moved" for each in s.events))
+        assert all(each.step for each in after.workers), "it was told so before"
+        assert after.curve[0].at_s < found.at_s + 1
         assert after.up_s < found.up_s + DEADLINE_S
         await_(port, blames(1))
 

@@ -78,7 +78,7 @@ def _service(orders: Orders) -> ControlService:
         show()
 
     if orders.view is None:
-        handler = Standby(terms, orders.keeper, go_on_as_possible)
+        handler = Standby(terms, orders.keeper, time.monotonic_ns(), go_on_as_possible)
     else:
         handler = ControlHandler(terms.membership(orders.view), terms, time.monotonic_ns())
     service = ControlService(key, handler, terms, host=orders.host, port=orders.port)

@@ -87,7 +87,8 @@ class ControlHandler(MessageHandler):
     """The control plane of one job, without its sockets; `membership` says who takes part.
 
     `terms` are those of the job, and `keeper` the rank beside which it runs. What has stood by
-    brings what it knows of the workers (`liveness`), and the number of the last preparation.
+    brings what it knows of the workers (`liveness`, `picture`), and the number of the last
+    preparation.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ControlHandler(MessageHandler):
         *,
         keeper: int = 0,
         liveness: Liveness | None = None,
+        picture: Picture | None = None,
         after_preparation: int = 0,
     ) -> None:
         super().__init__()
@@ -110,8 +112,8 @@ class ControlHandler(MessageHandler):
         self._appointment = Appointment(keeper, hosts.get(keeper, -1))
         self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
-        self._picture = Picture(ns_to_seconds(now_ns))
-        if liveness is None:
+        self._picture = picture or Picture(ns_to_seconds(now_ns))
+        if picture is None:
             self._note("began", f"The job begins with {terms.size} workers.", now_ns)
         self._lost: Lost | None = None
         """Why the job is over."""
@@ -405,7 +407,7 @@ class ControlHandler(MessageHandler):
                 case Proposal():
                     answers += self._to(event.members, Proposed(event))
                 case Decision():
-                    self._note_view(event.view, now_ns)
+                    self._note("view", event.view.sentence, now_ns)
                     answers += self._to(event.view.members, Decided(event))
                     answers += self._go_on_in(event.view, now_ns)
                 case NotTakenIn(rank, reason, code):
@@ -415,11 +417,6 @@ class ControlHandler(MessageHandler):
             if preparation is not None:
                 answers += self._to(preparation.ranks, Prepare(preparation))
         return answers
-
-    def _note_view(self, view: View, now_ns: int) -> None:
-        ranks = ", ".join(map(str, view.members))
-        text = f"View {view.epoch}: {len(view)} members, ranks {ranks}. {view.why}"
-        self._note("view", text.strip(), now_ns)
 
     def _end(self, lost: Lost) -> list[Answer]:
         """Tell the workers that are watched, and those that wait, that the job cannot go on."""

@@ -1,9 +1,9 @@
 """The control plane that stands by: it is followed, and takes over when the other one is lost.
 
-Owns what it is told until then: who follows, how far each knows the membership to have come, and
-who has come over. When that is most of them, a `ControlHandler` goes on from there. What the lost
-one knew of groups and facts needs no rescue: workers join the new one, and tell it anew.
-docs/control-plane.md says what workers see of it.
+Owns what it is told until then: who follows, how far each knows the membership to have come, who
+has come over, and how the training goes. When most have come over, a `ControlHandler` goes on from
+there. What the lost one knew of groups and facts needs no rescue: workers join the new one, and
+tell it anew. docs/control-plane.md says what workers see of it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from shoal.control.messages import (
     Welcome,
 )
 from shoal.control.refusal import Refusal
+from shoal.units import ns_to_seconds
+from shoal.watch import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +52,7 @@ class Standby(MessageHandler):
         self,
         terms: Terms,
         keeper: int,
+        now_ns: int,
         on_succession: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
@@ -60,7 +63,11 @@ class Standby(MessageHandler):
         self._moved: dict[bytes, int] = {}
         """The times since which those wait that have come over, by their connections."""
         self._successor: ControlHandler | None = None
-        self._now_ns = 0
+        self._now_ns = now_ns
+        self._picture = Picture(ns_to_seconds(now_ns))
+        """What workers tell of their training, so that it can be shown from here on."""
+        self._epoch = 0
+        """The newest view that is noted there."""
 
     @property
     def is_fixed(self) -> bool:
@@ -113,12 +120,15 @@ class Standby(MessageHandler):
                 return self._on_follow(identity, message, now_ns)
             case Heartbeat(rank, progress) if self._liveness.rank_of(identity) == rank:
                 self._liveness.heartbeat(identity, rank, now_ns, progress)
+                self._picture.hear(rank, message.blocked_ms)
                 return [(identity, Heard())]
             case Goodbye(rank, is_finished) if self._liveness.rank_of(identity) == rank:
                 self._liveness.goodbye(rank, is_finished=is_finished)
                 self._succession.leave(rank, has_finished=is_finished)
                 return [(identity, Done()), *self._ascend(now_ns)]
-            case Sampled():  # from one that has just come over: the next ones will be seen
+            case Sampled(rank, sample):
+                if self._liveness.rank_of(identity) == rank:
+                    self._picture.take(rank, sample, ns_to_seconds(now_ns))
                 return []
             case Unfollow(rank) if self._liveness.rank_of(identity) == rank:
                 self._liveness.goodbye(rank, is_finished=False)
@@ -136,6 +146,9 @@ class Standby(MessageHandler):
             self._liveness.heartbeat(identity, rank, now_ns)
         if message.has_moved:
             self._moved[identity] = now_ns
+        if (view := message.position.view).epoch > self._epoch:
+            self._epoch = view.epoch
+            self._picture.note("view", view.sentence, ns_to_seconds(now_ns))
         self._succession.follow(rank, message.position, has_moved=message.has_moved)
         answer = Welcome(self._terms.timeout_ms) if is_new else Heard()
         return [(identity, answer), *self._ascend(now_ns)]
@@ -159,6 +172,7 @@ class Standby(MessageHandler):
             now_ns,
             keeper=self._keeper,
             liveness=self._liveness,
+            picture=self._picture,
             after_preparation=position.preparation,
         )
         self._on_succession()

@@ -411,7 +411,9 @@ class Watcher:
         with suppress(zmq.Again):  # its queue is full: what is left waits, and the next is dropped
             while self._tidings and self._is_served and not self._has_said_goodbye:
                 self._line.connection.send(self._tidings[0])
-                self._tidings.popleft()
+                tiding = self._tidings.popleft()
+                if self._reserve is not None:
+                    self._reserve.connection.send(tiding)
 
     def _act_on(self, reply: Reply | None) -> None:
         match reply:

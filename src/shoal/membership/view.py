@@ -54,6 +54,12 @@ class View(msgspec.Struct, frozen=True):
         """The most members that share a host."""
         return max(Counter(self.hosts).values())
 
+    @property
+    def sentence(self) -> str:
+        """What a person reads of it."""
+        ranks = ", ".join(map(str, self.members))
+        return f"View {self.epoch}: {len(self)} members, ranks {ranks}. {self.why}".strip()
+
     def place_of(self, rank: int) -> int:
         """Return where `rank` stands among the members. Raises `ValueError` if it is none."""
         return self.members.index(rank)

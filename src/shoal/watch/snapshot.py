@@ -108,7 +108,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     at_s: float
     up_s: float
-    """The seconds for which this control plane has kept the job."""
+    """The seconds for which this control plane has known the job."""
 
     training: str
     strategy: str

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
-from told import shown
 
 from shoal.watch.exposition import exposition
+from told import shown
 
 
 def read(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -41,6 +41,8 @@ def test_every_figure_is_under_its_name() -> None:
     assert found["shoal_step_wait_seconds"] == {of(0): 0.04, of(1): 0, of(2): 0.04}
     assert found["shoal_step_exchange_seconds"][of(0)] == pytest.approx(0.01)
     assert found["shoal_loss"][of(2)] == 0.5
+    assert found["shoal_step_hidden_seconds"] == {of(1): pytest.approx(0.005)}
+    assert found["shoal_consensus_distance"] == {(): 0.25}
     assert found["shoal_effective_loss_ratio"] == {of(1): 0.02}
     assert found["shoal_worker_up"] == {of(0): 1, of(1): 1, of(2): 0}
     assert found["shoal_slow_ratio"] == {of(0): 1, of(1): 2, of(2): 1}

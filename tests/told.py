@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from shoal.watch import BOUNDS_S, JobNow, LinkSample, Picture, Snapshot, WorkerSample
+from shoal.watch.model_distance import DistancePoint
 
 
 def told(own_ms: float, blocked_ms: float = 10.0, *, steps: int = 20, **other: Any) -> WorkerSample:
@@ -54,11 +55,13 @@ def shown(size: int = 3, *, told_of: int | None = None, **job: Any) -> Snapshot:
     for k in range(6):
         for rank in range(size if told_of is None else told_of):
             own_ms = 80.0 if rank == 1 else 40.0
-            lossy = {"effective_loss": 0.02} if rank == 1 else {}
+            lossy = {"effective_loss": 0.02, "hidden_s": 0.1} if rank == 1 else {}
             links = tuple(came_over(peer) for peer in range(size) if peer != rank)
             sample = told(own_ms, 90 - own_ms, step=20 * k + rank, loss=0.5, counts=counts, **lossy)
             picture.take(rank, msgspec.structs.replace(sample, links=links), float(k))
     members = tuple(range(size))
     fields = {"epoch": 4, "members": members, "hosts": members}
     fields["states"] = {rank: "lost" if rank == 2 else "alive" for rank in members}
-    return picture.snapshot(msgspec.convert({**fields, **job}, JobNow), 6.0, 1006.0)
+    found = picture.snapshot(msgspec.convert({**fields, **job}, JobNow), 6.0, 1006.0)
+    apart = (DistancePoint(1005.0, 100, 0.25, 8.0),) if told_of != 0 else ()
+    return msgspec.structs.replace(found, distances=apart)
