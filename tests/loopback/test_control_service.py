@@ -130,8 +130,6 @@ def test_workers_join_ask_leave_and_finish() -> None:
         assert clients[0].generator_counters("no such run") == {}
         assert clients[1].requests_by_rank("run") == {0: 1, 1: 1, 2: 1}
         assert clients[1].requests_by_rank("no such run") == {}
-        assert set(clients[1].compared_requests("run")) == {0, 1, 2}
-        assert clients[1].compared_requests("no such run") == {}
         for client in clients:
             client.leave("run")
         dump = clients[0].dump()

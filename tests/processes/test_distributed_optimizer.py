@@ -622,11 +622,9 @@ def train_beside_a_slow_worker(slow_rank: int) -> tuple[list[Any], list[str], li
         cross_entropy(model(inputs), targets).backward()
         time.sleep(0.04 if is_slow else 0.005)
         optimizer.step()
-    while_training = optimizer.remarks() if session.rank == 0 else ()
+    named = [(remark.rank, remark.kind) for remark in optimizer.remarks()]
     said = len(logged)
     optimizer.finish()
-    remarks = while_training or optimizer.remarks()
-    named = [(remark.rank, remark.kind) for remark in remarks]
     return named, logged[:said], logged[said:]
 
 

@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from shoal.control.card_difference import name_ranks
 from shoal.control.facts import ControlFacts
 from shoal.control.messages import (
@@ -35,6 +37,7 @@ from shoal.control.questions import Questions, Whereabouts
 from shoal.control.waiting import R, not_asking
 from shoal.control.watcher import Watcher
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+from shoal.watch import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from shoal.control.member import Member
     from shoal.control.messages import Request, StandBy
     from shoal.groups import GeneratorConfig
-    from shoal.watch import WorkerSample
+    from shoal.watch import Verdict, WorkerSample
 
 _CLOSING_S = 2.0
 _MAX_REASON = 1500
@@ -153,11 +156,11 @@ class ControlClient:
         """Return what the control plane knows; works also after a loss."""
         return self._dump(self._deadline_s)
 
-    def show(self) -> bytes:
+    def show(self, deadline_s: float | None = None) -> bytes:
         """Return the job as its workers tell of it: a `Snapshot`, as JSON."""
-        late = f"The control plane did not answer rank {self.rank} within {self._deadline_s:g} s."
-        shown = self._questions.look(ShowRequest(time.time()), Shown, late, self._deadline_s)
-        return shown.snapshot
+        deadline_s = deadline_s or self._deadline_s
+        late = f"The control plane did not answer rank {self.rank} within {deadline_s:g} s."
+        return self._questions.look(ShowRequest(time.time()), Shown, late, deadline_s).snapshot
 
     def generator_counters(self, session: str, interval: int = 1) -> dict[str, float]:
         """Return what the generator of `session` has counted so far, by name; {} if unknown.
@@ -180,16 +183,6 @@ class ControlClient:
             if run.session == session:
                 there = {worker.rank: 0 for worker in run.generator.workers}
                 return {**there, **run.generator.counters.requests_by_rank}
-        return {}
-
-    def compared_requests(self, session: str) -> dict[int, int]:
-        """Return how often workers have asked in an interval that is the same for all.
-
-        {} if `session` is unknown, or as long as nobody has asked.
-        """
-        for run in self.dump().sessions:
-            if run.session == session:
-                return run.compared
         return {}
 
     def apply(self, host: int) -> None:
@@ -278,6 +271,17 @@ class ControlClient:
         Return whether there was room for it.
         """
         return self._watcher.tell(Sampled(self.rank, sample))
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Return what holds the job up, as its page says it; nothing where that is not known.
+
+        The control plane is asked, and nobody waits long for its answer.
+        """
+        try:
+            shown = msgspec.json.decode(self.show(_CLOSING_S), type=Snapshot)
+        except ShoalError:
+            return ()
+        return tuple(each for each in shown.verdicts if each.kind != "nothing")
 
     def stuck_workers(self, seconds: float) -> list[int]:
         """Return the workers that are alive and have not got on for `seconds`."""

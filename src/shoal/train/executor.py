@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shoal.strategies import AbstractDefinition, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
-    from shoal.watch import Verdict
 
 
 class AbstractExecutor(ABC):
@@ -214,10 +213,6 @@ class AbstractExecutor(ABC):
     def end(self) -> None:
         """Carry out the end of the course, and free what this executor holds."""
         self.carry_out(self.course.finish())
-
-    def remarks(self) -> tuple[Verdict, ...]:
-        """Return what it knows about who is slow; may ask a service."""
-        return ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs to continue: the course's state."""

@@ -1,6 +1,6 @@
 """The groups that a generator forms at run time, as one replica asks for them.
 
-Owns how waits for groups are accounted, and what is known of who is slow.
+Owns how waits for groups are accounted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from shoal.strategies import Group
 from shoal.trace import SpanKind
-from shoal.watch import Verdict, few_requests
 
 if TYPE_CHECKING:
     from shoal.groups import GeneratorConfig
@@ -22,8 +21,6 @@ class GroupRequests:
 
     def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
         self._replica = replica
-        self._has_left = False
-        self._found: Verdict | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
 
     def meet(self) -> None:
@@ -41,20 +38,11 @@ class GroupRequests:
             assigned.members, assigned.group_id, assigned.more, assigned.reason, assigned.epoch
         )
 
-    def remarks(self) -> tuple[Verdict, ...]:
-        """Return who asks for fewer groups than the others; what was last known after `leave`."""
-        if not self._has_left:
-            requests = self._replica.groups.compared_requests(self._replica.session)
-            self._found = few_requests(requests)
-        return () if self._found is None else (self._found,)
-
     def leave(self, interval: int) -> None:
         """Take this worker out of every group that has not started.
 
         Rank 0 notes what the generator has counted; `interval` is the steps between two requests.
         """
-        self.remarks()
-        self._has_left = True
         if self._replica.communicator.rank == 0:
             counted = self._replica.groups.generator_counters(self._replica.session, interval)
             self._replica.counters.update(counted)

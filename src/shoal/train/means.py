@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from shoal.strategies import PeriodicAveraging
     from shoal.train.replica import Replica, Stopwatch
-    from shoal.watch import Verdict
 
 _POLL_SECONDS: Final = 0.005
 
@@ -293,10 +292,6 @@ class MeansExecutor(AbstractExecutor):
             self._delayed.close()
         if self._awaited is not None:
             self._awaited.close()
-
-    def remarks(self) -> tuple[Verdict, ...]:
-        """Return who is slow, as a group generator sees it."""
-        return () if self._groups is None else self._groups.remarks()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, with what is under way taken in."""

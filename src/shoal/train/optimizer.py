@@ -33,7 +33,6 @@ from shoal.train.replica import Replica, Stopwatch
 from shoal.train.step_samples import StepSampler
 from shoal.train.trace_folder import TraceFile, sink_of, traced_worker
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
-from shoal.watch import Verdict, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from shoal.trace import TraceSink
     from shoal.train.executor import AbstractExecutor
     from shoal.train.sample_counts import SampleCounts
-    from shoal.watch import WorkerSample
+    from shoal.watch import Verdict, WorkerSample
     from shoal.wire import TransportStats
 
 
@@ -188,6 +187,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         self._sole = SoleSynchronizer(model)
         self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
+        self._verdicts = session.control.verdicts
         self._remark_log = RemarkLog(name, self.remarks)
         is_compared = strategy.family is Family.SUMS
         self._alike_check = AlikeCheck(
@@ -234,13 +234,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._communicator.stats()
 
     def remarks(self) -> tuple[Verdict, ...]:
-        """Return which rank is slow, and which link slow or lossy, as seen from here so far.
+        """Return what holds the job up lately: which rank is slow, which link slow or lossy.
 
-        gloo tells nothing about links. Who is slow is known where a group generator counts
-        requests. Nothing where nobody stands out.
+        It is what the job's page says, whoever asks; gloo tells nothing about links. Nothing where
+        nobody stands out, in the first seconds, and where the control plane does not answer.
         """
-        stats = self.transport_stats()
-        return (*(() if stats is None else remarks(stats)), *self._synchronizer.remarks())
+        return self._verdicts()
 
     def tell_loss(self, loss: float | Tensor) -> None:
         """Let whoever looks at the job see the loss of this worker's step: a number or a tensor.
@@ -369,6 +368,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._synchronizer.has_finished:
             return
+        self._remark_log.close()
         if self._synchronizer.has_model:  # else it ends in its own memory, and the model stays
             with suppress(UsageError):  # cast since its last step: the others have that without it
                 self.flat.take_back()
@@ -380,7 +380,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._training.has_finished = True
         if self._definition.averaged is Averaged.GRADIENTS:  # all have the last update's weights
             self._training.is_averaged = True
-        self._remark_log.close()
         if isinstance(self.stopwatch.sink, TraceFile):
             self.stopwatch.sink.close()
 

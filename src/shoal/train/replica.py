@@ -117,10 +117,6 @@ class GroupSource(Protocol):
         """Return what the generator has counted so far, by name."""
         ...
 
-    def compared_requests(self, session: str) -> dict[int, int]:
-        """Return how often workers have asked in an interval that is the same for all."""
-        ...
-
     def note_progress(self) -> None:
         """Let it be known that this worker is not stuck."""
         ...

@@ -225,9 +225,6 @@ class ThreadCommunicator:
                 )
         self.job.changed.notify_all()
 
-    def compared_requests(self, _session: str) -> dict[int, int]:
-        return {}
-
     def generator_counters(self, _session: str, _interval: int = 1) -> dict[str, float]:
         return {}
 
