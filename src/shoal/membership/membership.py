@@ -49,6 +49,13 @@ class Change(msgspec.Struct, frozen=True):
     kind: Kind
     rank: int
     reason: str
+    may_be_well: bool = False
+    """Whether it cannot be reached, and may go on with others."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the worker is there no more for anybody."""
+        return self.kind in (Kind.LOST, Kind.LEFT, Kind.FINISHED) and not self.may_be_well
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -240,7 +247,7 @@ class Membership:
         """
         if not has_ended and rank in self._hosts and rank in self.view.members:
             self._out_of_reach.add(rank)
-        return self._without(Change(Kind.LOST, rank, reason), now_ns)
+        return self._without(Change(Kind.LOST, rank, reason, not has_ended), now_ns)
 
     def ended(self, rank: int, now_ns: int) -> list[Event]:
         """Take note that the process of `rank`, which is lost, is now known to have ended."""

@@ -139,8 +139,8 @@ class Succession:
     def _gone(self, position: Position) -> dict[int, Change]:
         """Return what has become of the members at `position` that are there no more.
 
-        Some may have said goodbye to the lost keeper alone. Then it has proposed to go on without
-        them, and any of the others may have heard that.
+        The lost keeper alone may have heard of some. Then it has proposed to go on without them,
+        and any of the others may have heard that.
         """
         gone: dict[int, Change] = {}
         for rank in self._ended:
@@ -148,7 +148,7 @@ class Succession:
             reason = f"Rank {rank} was lost, or left, with the control plane."
             gone[rank] = Change(kind, rank, reason)
         for change in position.changes:
-            if change.kind in (Kind.LEFT, Kind.FINISHED):
+            if change.is_end:
                 gone[change.rank] = change
         return {rank: gone[rank] for rank in position.view.members if rank in gone}
 
