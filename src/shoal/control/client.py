@@ -28,6 +28,7 @@ from shoal.control.messages import (
     Join,
     Leave,
     Prepared,
+    Refresh,
     Sampled,
     Shown,
     ShowRequest,
@@ -188,6 +189,10 @@ class ControlClient:
     def apply(self, host: int) -> None:
         """Ask to become a member, on machine `host`; the `member` given hears of the answer."""
         self._watcher.post(Apply(self.rank, host), self._deadline_s)
+
+    def refresh(self, reason: str) -> None:
+        """Ask that all members agree anew on what they have measured; wait for nothing."""
+        self._watcher.post(Refresh(self.rank, reason), 0.0)
 
     def prepared(self, number: int, error: ShoalError | None = None) -> None:
         """Say that preparation `number` is done here, or what it has failed with."""

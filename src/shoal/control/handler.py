@@ -40,6 +40,7 @@ from shoal.control.messages import (
     Prepared,
     Proposed,
     ReadFacts,
+    Refresh,
     RefusalKind,
     Refused,
     Reply,
@@ -221,6 +222,10 @@ class ControlHandler(MessageHandler):
                 return self._on_reported(identity, message, now_ns)
             case Prepared():
                 return self._on_prepared(identity, message, now_ns)
+            case Refresh(rank, reason):
+                self._check_watched(identity, rank)
+                events = self._membership.refresh(rank, reason, now_ns)
+                return [(identity, Done()), *self._heed(events, now_ns)]
             case Standing() | StandbyLost():
                 return self._on_standing(identity, message)
             case Follow() | Moved() | Unfollow():

@@ -138,6 +138,13 @@ class Reported(Message, frozen=True):
     """None from a newcomer that has not gone on in any view yet."""
 
 
+class Refresh(Message, frozen=True):
+    """Rank `rank` asks that all members agree anew, on what they have measured. Answered `Done`."""
+
+    rank: RankNumber
+    reason: Reason
+
+
 class Standing(Message, frozen=True):
     """Rank `rank` has been asked to `StandBy`, and does so at `endpoint`. Answered `Done`."""
 
@@ -438,6 +445,7 @@ WorkerRequest: TypeAlias = (
     | Reported
     | Apply
     | Prepared
+    | Refresh
     | Standing
     | StandbyLost
     | Follow

@@ -28,6 +28,8 @@ class Kind(StrEnum):
     LEFT = "left"
     FINISHED = "finished"
     JOINED = "joined"
+    MEASURED = "measured"
+    """All agree on what they have measured; nobody comes or goes."""
     SUCCEEDED = "succeeded"
     """It keeps the control plane from now on."""
 
@@ -279,6 +281,13 @@ class Membership:
         self._way = max(self._way, way)
         self._hosts[rank] = host
         self._changes[rank] = Change(Kind.JOINED, rank, reason)
+        return self._propose(now_ns)
+
+    def refresh(self, rank: int, reason: str, now_ns: int) -> list[Event]:
+        """Let all members agree anew, since `rank` asks for it; nothing if they do so anyway."""
+        if self.is_fixed or self.proposal is not None or rank not in self._hosts:
+            return []
+        self._changes[rank] = Change(Kind.MEASURED, rank, reason)
         return self._propose(now_ns)
 
     def report(self, rank: int, number: int, report: Report | None, now_ns: int) -> list[Event]:

@@ -25,7 +25,8 @@ class Deal:
     def __init__(self, rule: Rule, ledger: Ledger) -> None:
         self.rule: Final = rule
         self.ledger: Final = ledger
-        self._shares = [rule.shares.get(rank, 1) for rank in ledger.takers]
+        shares = ledger.shares or rule.shares
+        self._shares = [shares.get(rank, 1) for rank in ledger.takers]
         self._total = sum(self._shares)
         self.slice_size: Final = rule.batch_size * (1 if rule.is_global else self._total)
         """Samples of all members in a step, but for the last one of an epoch."""
@@ -53,7 +54,10 @@ class Deal:
 
     def usual_size(self, rank: int) -> float:
         """Return how many samples `rank` has in a step, on average."""
-        return self.slice_size * self.rule.shares.get(rank, 1) / max(1, self._total)
+        takers = self.ledger.takers
+        if rank not in takers:
+            return self.slice_size / max(1, len(takers))
+        return self.slice_size * self._shares[takers.index(rank)] / self._total
 
     def find(self, passed: int) -> tuple[int, int]:
         """Return the epoch and the number in it of the slice after `passed` others."""
@@ -129,13 +133,15 @@ class Deal:
         passed: Mapping[int, int],
         counted: Mapping[int, int],
         pending: Mapping[int, int] = {},
+        shares: Mapping[int, int] = {},
     ) -> Ledger:
         """Return what all know alike when another view begins, with other `takers`.
 
         `passed` is how many slices each of those has passed that have said so: whoever has not is
         lost, or has got nothing yet. `counted` is how many batches of each rank count. Of those
         after them `pending` count if nobody is lost who says so: what is lost with their worker is
-        held under `heir_of` its rank until that is known.
+        held under `heir_of` its rank until that is known. `shares` are those of the takers, if they
+        are measured.
         """
         if self.rule.is_even and passed:  # all of them are to be as far
             passed = dict.fromkeys(passed, max(passed.values()))
@@ -167,7 +173,7 @@ class Deal:
             for rank in takers:
                 if rank not in passed:
                     held[rank] = tuple(self.filler(rank, each.epoch) for each in longest)
-        return Ledger(view, takers, pools, fresh, held)
+        return Ledger(view, takers, pools, fresh, held, shares)
 
     def _left(
         self, rank: int, counted: int, least: int, passed: int | None

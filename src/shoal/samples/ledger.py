@@ -26,6 +26,9 @@ class Rule(msgspec.Struct, frozen=True):
     shares: Mapping[int, int] = {}
     """How much of a step's samples a rank gets, compared with others; 1 unless it is named."""
 
+    is_measured: bool = False
+    """Whether shares follow how fast the workers are; see `shares`."""
+
     is_even: bool = False
     """Whether every member makes every step: whoever has no sample in it gets a batch that counts
     for nothing."""
@@ -59,6 +62,9 @@ class Ledger(msgspec.Struct, frozen=True):
 
     held: Mapping[int, tuple[Batch, ...]] = {}
     """The batches that a rank has got and that do not count yet, in the order of use."""
+
+    shares: Mapping[int, int] = {}
+    """The shares of the takers in this view, where they are measured; see `Rule.shares`."""
 
     @classmethod
     def first(cls, view: int, takers: tuple[int, ...]) -> Self:

@@ -14,6 +14,7 @@ import msgspec
 
 from shoal.errors import ProtocolError
 from shoal.samples.deal import Deal, heir_of
+from shoal.samples.shares import measured_shares
 
 if TYPE_CHECKING:
     from shoal.samples.ledger import Batch, Ledger, Rule
@@ -30,6 +31,7 @@ class Change(msgspec.Struct, frozen=True):
     passed: Mapping[int, int]
     counted: Mapping[int, int]
     pending: Mapping[int, int] = {}
+    shares: Mapping[int, int] = {}
 
     def key(self, rank: int) -> int:
         """Return the number under which is held what a rank has got before the change."""
@@ -58,6 +60,9 @@ class Progress(msgspec.Struct, frozen=True):
 
     last: Change | None = None
     """How that view has begun."""
+
+    speed: float = 0.0
+    """Samples that it trains on in a second of its own time, where shares are measured."""
 
 
 @final
@@ -167,9 +172,9 @@ class OwnBatches:
         """The batches of each rank that are known to count, since the view began."""
         return {**self._others, self.rank: self.num_counted - self._base}
 
-    def progress(self, *, is_ending: bool = False) -> Progress:
+    def progress(self, *, is_ending: bool = False, speed: float = 0.0) -> Progress:
         """Return what this worker says when the view ends."""
-        return Progress(self.view, self._passed, self.counted, is_ending, self.last)
+        return Progress(self.view, self._passed, self.counted, is_ending, self.last, speed)
 
     def go_on(self, view: int, members: Sequence[int], said: Mapping[int, Progress]) -> None:
         """Go on in another view; `said` is what each of those said who were in one before.
@@ -198,7 +203,11 @@ class OwnBatches:
         passed = {r: each.passed if each.view == furthest else 0 for r, each in said.items()}
         staying = tuple(r for r in members if r not in said or not said[r].is_ending)
         takers = staying or tuple(members)
-        self._follow(Change(self.view, view, takers, passed, counted, pending))
+        shares: Mapping[int, int] = {}
+        if self.deal.rule.is_measured:
+            speeds = {rank: each.speed for rank, each in said.items()}
+            shares = measured_shares(takers, speeds, self.deal.ledger.shares)
+        self._follow(Change(self.view, view, takers, passed, counted, pending, shares))
 
     def _catch_up(self, view: int, said: Mapping[int, Progress]) -> None:
         """Go on in a view that others have heard of, and this worker has not."""
@@ -214,7 +223,12 @@ class OwnBatches:
 
     def _follow(self, change: Change) -> None:
         ledger = self.deal.next(
-            change.view, change.takers, change.passed, change.counted, change.pending
+            change.view,
+            change.takers,
+            change.passed,
+            change.counted,
+            change.pending,
+            change.shares,
         )
         surplus = change.rest(self.progress())
         before = self.deal.ledger.takers

@@ -7,7 +7,7 @@ say, and what counts the strategy's (`train.sample_counts`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from msgspec.structs import replace
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from shoal.samples import Batch
     from shoal.strategies import AbstractDefinition
+
+_MEASURED: Final = "measured"
 
 _UNUSED: Final = (
     "No training takes its batches from this ElasticSampler: make it before the"
@@ -44,11 +46,13 @@ class ElasticSampler:
     and `batch_size` that of each worker: give one of them. Without `shuffle` samples come in the
     order of `dataset`, else in another one in each epoch, drawn with `seed`. With `drop_last` those
     that fill no batch at the end of an epoch are left out. `shares` says how many samples a rank
-    gets compared with others, which get 1 share, for machines of different speed. Under all-reduce
+    gets compared with others, which get 1 share, for machines of different speed; with "measured"
+    that follows how fast the workers are, in a job that goes on without lost ones. Under all-reduce
     a step's gradient is the mean over its samples, however they are divided.
 
     All arguments are the same on every worker. Raises `UsageError` for a data set without a length
-    or with fewer samples than there are workers, and for a `global_batch` smaller than that.
+    or with fewer samples than there are workers, for a `global_batch` smaller than that, and for
+    measured shares without `global_batch` or in a job that needs all its workers.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class ElasticSampler:
         shuffle: bool = True,
         drop_last: bool = False,
         seed: int = 0,
-        shares: Mapping[int, int] | None = None,
+        shares: Mapping[int, int] | Literal["measured"] | None = None,
     ) -> None:
         _check_session(session)
         if (global_batch is None) == (batch_size is None):
@@ -79,8 +83,10 @@ class ElasticSampler:
             self._checked_batch(global_batch, batch_size),
             is_global=batch_size is None,
             drop_last=flag(drop_last, "drop_last"),
-            shares=_checked_shares(shares),
+            shares={} if shares == _MEASURED else _checked_shares(shares),
+            is_measured=shares == _MEASURED,
         )
+        _check_can_be_measured(self._rule, session)
         self._check_there_is_a_batch()
         self._seed: Final = whole_number(seed, "The seed", low=0, high=(1 << 63) - 1)
         self._shuffles: Final = flag(shuffle, "shuffle")
@@ -119,7 +125,7 @@ class ElasticSampler:
             "global_batch" if rule.is_global else "batch_size": rule.batch_size,
             "drop_last": rule.drop_last,
             "shuffle": self._shuffles,
-            "shares": dict(sorted(rule.shares.items())),
+            "shares": _MEASURED if rule.is_measured else dict(sorted(rule.shares.items())),
             "sampler seed": self._seed,
         }
 
@@ -177,7 +183,8 @@ class ElasticSampler:
     ) -> SampleCounts:
         """Let the steps of a training use the batches; see `SampleCounts`."""
         is_even = definition.family is Family.SUMS
-        if self._rule.shares and not is_even and definition.averaged is Averaged.GRADIENTS:
+        is_uneven = bool(self._rule.shares) or self._rule.is_measured
+        if is_uneven and not is_even and definition.averaged is Averaged.GRADIENTS:
             message = (
                 f"sync={definition.word!r} gives every worker's gradient the same weight: leave out"
                 " shares, or use all-reduce."
@@ -244,11 +251,28 @@ def _length_of(dataset: object) -> int:
         raise UsageError(message) from None
 
 
+def _check_can_be_measured(rule: Rule, session: Session) -> None:
+    """Raise `UsageError` for measured shares that cannot be."""
+    if rule.is_measured and not rule.is_global:
+        raise UsageError(
+            "shares='measured' divides global_batch by the speed of the workers: give that, and no"
+            " batch_size."
+        )
+    if rule.is_measured and not session.is_elastic:
+        raise UsageError(
+            "shares='measured' needs a job whose workers can agree anew while it runs: begin it"
+            " with shoal.init(min_workers=...)."
+        )
+
+
 def _checked_shares(shares: object) -> dict[int, int]:
     if shares is None:
         return {}
     if not isinstance(shares, Mapping):
-        message = f"shares gives ranks their shares, such as {{0: 2, 3: 1}}, not {shares!r}."
+        message = (
+            "shares gives ranks their shares, such as {0: 2, 3: 1}, or is 'measured', not"
+            f" {shares!r}."
+        )
         raise UsageError(message)
     return {
         whole_number(rank, "A rank in shares", low=0): whole_number(share, "A share", low=1)

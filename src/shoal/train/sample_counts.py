@@ -6,6 +6,7 @@ view changes, and what all have said is heard when it has. Knows no data set and
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from shoal.decoding import decode_json, decode_msgpack
 from shoal.errors import ProtocolError, UsageError
 from shoal.samples import Change, Ledger, OwnBatches, Progress, length
+from shoal.train.pace import Pace
 from shoal.train.told_counts import ToldCounts
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ _NO_BATCH: Final = (
     "This step has no batch of the ElasticSampler, of which each step() uses one: take one before,"
     " and split that for several backward passes."
 )
+
+
+_MEASURED: Final = "How fast the workers are was measured anew, to divide the samples."
+
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -54,6 +61,9 @@ class SampleCounts:
         self._own: OwnBatches | None = None
         self._first_view = 0
         self._told: ToldCounts | None = None
+        self._pace = Pace() if rule.is_measured else None
+        self._size = 0
+        """The samples of the batch that the last step has used."""
         with self._member.changed:
             if not self._member.is_newcomer:
                 view = self._member.view
@@ -111,11 +121,24 @@ class SampleCounts:
             batch = self.own.take()
         if batch is None:
             raise UsageError(_NO_BATCH)
+        self._size = self.size(batch)
         return batch
 
     def size(self, batch: Batch) -> int:
         """Return how many samples of a batch are to be trained on."""
         return length(batch.spans) if batch.counts else 0
+
+    def measure(self, own_s: float) -> None:
+        """Take note of a step that took `own_s` seconds of this worker's own time.
+
+        Every so often one worker has all agree anew on what each gets, if that is measured.
+        """
+        if self._pace is None:
+            return
+        self._pace.note(self._size, own_s)
+        if self._pace.is_due and self.rank == min(self._member.view.members):
+            self._pace.asked()
+            self._session.control.refresh(_MEASURED)
 
     def weight(self, size: int, num_members: int) -> float:
         """Return what the mean gradient of `size` samples weighs in the sum of so many members."""
@@ -153,7 +176,8 @@ class SampleCounts:
         """Return what this worker has passed, and what it knows to count; see `Bookkeeper`."""
         if self._own is None:
             return {}
-        return {self._note: msgspec.msgpack.encode(self._own.progress())}
+        speed = 0.0 if self._pace is None else self._pace.speed
+        return {self._note: msgspec.msgpack.encode(self._own.progress(speed=speed))}
 
     def decided(self, decision: Decision) -> None:
         """Go on in the view that is decided; see `Bookkeeper`."""
@@ -163,10 +187,16 @@ class SampleCounts:
             self._own = None
             return
         said = {rank: self._said(report) for rank, report in decision.reports.items()}
+        before = self._own.deal.ledger.shares
         try:
             self._own.go_on(decision.view.epoch, decision.view.members, said)
         except ProtocolError as error:
             self._member.fail(error)
+            return
+        if self._pace is not None:
+            shares = self._own.deal.ledger.shares
+            self._pace.begin(has_changed=shares != before)
+            _log.info("%s: samples are divided by %s", self._training, shares)
 
     def _said(self, report: Report) -> Progress:
         """Return what a member says; one that has not begun has done nothing in the first view."""

@@ -66,6 +66,8 @@ class StepSampler:
         blocked_ns = waited_ns - self._waited_ns, exchanged_ns - self._exchanged_ns
         where = Whereabouts(self._replica.view.epoch, stopwatch.group, stopwatch.reason)
         stopwatch.flight.end_step(step, self._ended_ns or now_ns, now_ns)
+        if self._replica.samples is not None and self._ended_ns:
+            self._replica.samples.measure((now_ns - self._ended_ns - sum(blocked_ns)) / 1e9)
         self._ended_ns, self._waited_ns, self._exchanged_ns = now_ns, waited_ns, exchanged_ns
         self._sampler.end_step(step, now_ns, blocked_ns, where, self._take_loss)
 

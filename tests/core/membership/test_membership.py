@@ -188,3 +188,16 @@ def test_in_any_order_of_events_all_that_live_get_the_same_views(seed: int) -> N
                     decided.append(event.view)
         if not living:
             break
+
+
+def test_members_agree_anew_if_one_asks_for_it() -> None:
+    membership = Membership(View.first(2), SECOND)
+    assert membership.refresh(5, "It has measured something.", 0) == [], "it does not take part"
+    change = Change(Kind.MEASURED, 0, "It has measured something.")
+    assert membership.refresh(0, change.reason, 0) == [Proposal(1, (0, 1), (change,))]
+    assert membership.refresh(1, "It, too.", 0) == [], "they do so"
+    membership.report(0, 1, Report(), 0)
+    (decision,) = membership.report(1, 1, Report(), 0)
+    assert isinstance(decision, Decision)
+    assert decision.view == View(1, (0, 1), (0, 0), why="It has measured something.")
+    assert Membership(View.first(2), SECOND, is_fixed=True).refresh(0, "no", 0) == []

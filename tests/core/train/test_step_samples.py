@@ -52,6 +52,7 @@ class Job:
             view=View.first(4),
             flat=FlatParameters(nn.Linear(3, 2)),
             seed=1,
+            samples=None,
         )
         self.sampler = StepSampler(replica, strategy or AllReduce(), "gloo", self.take)
         self.step = 0
