@@ -251,6 +251,51 @@ def used_by(folder: Path, process: int) -> list[list[int]]:
     return [json.loads(line) for line in Path(folder, f"used {process}").read_text().splitlines()]
 
 
+FAST_S, SLOWER = 0.0004, 6
+"""The seconds that a worker takes for a sample, and how many times that a slow one takes."""
+
+
+def train_as_fast_as_each_can(sync: str, slow: int, epochs: int) -> dict[str, Any]:
+    """Train with shares that follow how fast workers are, of which one is slow."""
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=1)
+    torch.manual_seed(1)
+    model = nn.Embedding(SAMPLES, 1)
+    sampler = shoal.ElasticSampler(range(SAMPLES), session, global_batch=24, shares="measured")
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, sync=sync
+    )
+    sums, used = [], []
+    while sampler.epoch < epochs:
+        for indices in sampler:
+            used.append(indices)
+            optimizer.zero_grad()
+            model(torch.tensor(indices)).mean().backward()
+            if sync == "all-reduce":
+                sums.append(samples_of(model.weight.grad))
+            time.sleep(FAST_S * len(indices) * (SLOWER if session.rank == slow else 1))
+            optimizer.step()
+    view = session.view
+    optimizer.finish()
+    shoal.shutdown()
+    return {"sums": sums, "used": used, "view": view}
+
+
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync", "ripples"], often=["all-reduce"]))
+def test_measured_shares_give_a_slow_worker_less(run_workers: RunWorkers, sync: str) -> None:
+    epochs = 8
+    results = run_workers(train_as_fast_as_each_can, SIZE, sync, 1, epochs, initialize=False)
+    assert results[0]["view"].members == (0, 1, 2)
+    assert "was measured anew" in results[0]["view"].why
+    times = Counter(index for each in results for batch in each["used"] for index in batch)
+    if sync == "all-reduce":
+        sums = results[0]["sums"]
+        times = Counter(index for each in sums for index in each)
+        assert max(map(len, sums)) == 24, "shares change, and the step's samples do not"
+    assert times == dict.fromkeys(range(SAMPLES), epochs)
+    last = [sum(map(len, each["used"][-len(each["used"]) // 4 :])) for each in results]
+    assert last[1] < min(last[0], last[2]) / 2, last
+
+
 def ask_for_what_cannot_be(_: str) -> list[str]:
     """Return what is said of samplers that make no sense, the last in one worker alone."""
     session = shoal.init(deadline_s=DEADLINE_S)
@@ -272,6 +317,8 @@ def ask_for_what_cannot_be(_: str) -> list[str]:
     refused(lambda: make(global_batch=60, drop_last=True))
     refused(lambda: make(batch_size=4, shares=[2, 1]))  # type: ignore[arg-type]
     refused(lambda: make(batch_size=4, shares={0: 0}))
+    refused(lambda: make(batch_size=4, shares="measured"))
+    refused(lambda: make(global_batch=4, shares="measured"))
     refused(lambda: next(iter(make(batch_size=4))))
     sampler = make(global_batch=8)
     refused(lambda: sampler.load_state_dict({"epoch": 3}))
@@ -305,8 +352,10 @@ REFUSALS = (
     r"UsageError: global_batch=1 is too small for 2 workers: each needs a sample in a step\.",
     r"UsageError: global_batch must be a whole number of at least 1, not 2\.5\.",
     r"UsageError: drop_last leaves nothing: 50 samples fill no batch of 60\.",
-    r"UsageError: shares gives ranks their shares, such as \{0: 2, 3: 1\}, not \[2, 1\]\.",
+    r"UsageError: shares gives ranks their shares, such as .*, or is 'measured', not \[2, 1\]\.",
     r"UsageError: A share must be a whole number of at least 1, not 0\.",
+    r"UsageError: shares='measured' divides global_batch by the speed of the workers: .*",
+    r"UsageError: shares='measured' needs a job whose workers can agree anew while it runs: .*",
     r"UsageError: No training takes its batches from this ElasticSampler: make it before .*",
     r"MismatchError: This is no state of an ElasticSampler\.",
     r"MismatchError: The state is of .* with samples=49, and this one has samples=50: .*",

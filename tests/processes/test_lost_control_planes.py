@@ -48,8 +48,18 @@ def train(
     generator = torch.Generator().manual_seed(session.rank)
     service = session._services._first
 
+    def end_services() -> None:
+        """Kill the control planes beside this worker."""
+        for each in (session._services._first, *session._services._started):
+            if each is not None:
+                os.kill(each.pid, signal.SIGKILL)
+
     def come_to(place: str, step: int = FAULT_AT) -> None:
-        if step == FAULT_AT and place == phase and session.rank == 0:
+        if step != FAULT_AT or place != phase:
+            return
+        if who == "all control planes":
+            end_services()
+        elif session.rank == 0:
             assert service is not None
             Path(folder, "frozen").write_text(f"{service.pid} {os.getpid()}")
             os.kill(service.pid, with_signal)
@@ -170,6 +180,19 @@ def test_nobody_minds_the_death_of_the_control_plane(
     while forked_control.running() - before and time.monotonic() < end:
         time.sleep(0.05)
     assert forked_control.running() <= before, "the successor ends with the last worker"
+
+
+@pytest.mark.parametrize(
+    ("sync", "phase"),
+    seldom([(s, p) for s in SYNCS for p in PHASES], often=[("ds-sync", "before step")]),
+)
+def test_the_control_planes_are_started_again_if_all_are_killed(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str
+) -> None:
+    results = run_workers(
+        train, 4, str(tmp_path), sync, phase, "all control planes", signal.SIGKILL, initialize=False
+    )
+    check(results, (0, 1, 2, 3), tmp_path)
 
 
 @pytest.mark.parametrize(

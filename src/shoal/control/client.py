@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
@@ -54,14 +54,25 @@ _CLOSING_S = 2.0
 _MAX_REASON = 1500
 
 
+class Services(Protocol):
+    """The control planes that run beside a worker. Nobody waits for them to start."""
+
+    def stand_by(self, order: StandBy, control: ControlClient) -> None:
+        """Start one that stands by, and say by `control.stand_by` where it is."""
+        ...
+
+    def start_again(self) -> None:
+        """Start those that have ended again, to stand by where they were."""
+        ...
+
+
 class ControlClient:
     """Rank `rank`'s connection to the control plane at `endpoint` (`tcp://host:port`).
 
     `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
     nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
     `WorkerLost`. In a job that goes on without those that are lost, `member` hears of them instead,
-    and `on_stand_by` is called, on that thread as well, when this worker is to start a control
-    plane that stands by; it answers by `stand_by`.
+    and `services` starts the control planes that this worker is to start.
     If that is a newcomer, `rank` is what it was told to be; None: any that is free.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
@@ -77,7 +88,7 @@ class ControlClient:
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
         member: Member | None = None,
-        on_stand_by: Callable[[StandBy, ControlClient], None] | None = None,
+        services: Services | None = None,
     ) -> None:
         if deadline_s <= 0:
             message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
@@ -85,7 +96,7 @@ class ControlClient:
         self._leavers: deque[int] = deque()
         self._somebody_left = threading.Event()
         self._deadline_s = deadline_s
-        self._report_loss, self._start_standby = on_lost, on_stand_by
+        self._report_loss, self._services = on_lost, services
         self._member = member
         self._failure: WorkerLost | None = None
         self._is_closed = False
@@ -310,10 +321,15 @@ class ControlClient:
 
     def on_stand_by(self, order: StandBy) -> None:
         """Have a control plane started that stands by, if this worker can."""
-        if self._start_standby is None:
+        if self._services is None:
             self.stand_by("")
         else:
-            self._start_standby(order, self)
+            self._services.stand_by(order, self)
+
+    def on_none_left(self) -> None:
+        """Have the control planes started again that have ended beside this worker."""
+        if self._services is not None:
+            self._services.start_again()
 
     def on_moved(self, then: Callable[[], None]) -> None:
         """Tell a successor of the control plane what this worker has told the one before it."""

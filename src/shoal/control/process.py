@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from shoal.control.service import STOP_COMMAND
 from shoal.control.terms import Terms, terms_of
@@ -67,8 +68,8 @@ class Announcement(msgspec.Struct, frozen=True):
 class ControlProcess:
     """A running service. Made by `start`, ended by `stop` or by the end of this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], endpoint: str) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: str, orders: Orders) -> None:
+        self._process, self._orders = process, orders
         self.endpoint = endpoint
         """The address to which workers connect, as `tcp://address:port`."""
 
@@ -149,11 +150,16 @@ class ControlProcess:
             _end(process)
             raise
         if announcement.endpoint:
-            return cls(process, announcement.endpoint)
+            return cls(process, announcement.endpoint, orders)
         _end(process)
         if announcement.usage_error:
             raise UsageError(announcement.usage_error)
         raise ResourceError(announcement.resource_error)
+
+    def again(self) -> ControlProcess:
+        """Start a service where this one was, to stand by: this one has ended. See `start`."""
+        port = int(self.endpoint.rpartition(":")[2])
+        return self._start(replace(self._orders, port=port, view=None))
 
     @property
     def pid(self) -> int:

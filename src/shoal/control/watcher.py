@@ -112,6 +112,10 @@ class Listener(Protocol):
         """Hear that this worker is to start a control plane that stands by."""
         ...
 
+    def on_none_left(self) -> None:
+        """Hear that no control plane is left, and this worker's are to be started again."""
+        ...
+
 
 class Watcher:
     """Watches over rank `rank`: connects at once, and from `start` to `stop` is a daemon thread.
@@ -151,6 +155,8 @@ class Watcher:
         self._line = Line(self._context, whereabouts.endpoint, key)
         self._reserve: Line | None = None
         """The way to the control plane that stands by."""
+        self._known = [whereabouts.endpoint]
+        """The addresses of the control plane that serves and of the last that stood by."""
         self._is_served = True
         """Whether the control plane at the other end of the line is the one that serves."""
         self._told = 0
@@ -313,6 +319,7 @@ class Watcher:
     def _follow(self, endpoint: str) -> None:
         """Follow the control plane that stands by at `endpoint`."""
         self._drop_reserve()
+        self._known = [self._line.endpoint, endpoint]
         self._reserve = Line(self._context, endpoint, self._key)
         self._reserve.attend(self._timeout_s)
         self._line.connection.watch(self._reserve.connection)
@@ -337,20 +344,42 @@ class Watcher:
             self._reserve = None
 
     def _go_over(self, gone: ServiceGone) -> None:
-        """Go over to the control plane that stands by; raise `gone` if none does.
+        """Go over to the control plane that stands by, or is started again; else raise `gone`.
 
         It says when it serves. The one before may only have been silent, and would take the end of
         this connection for the end of this process.
         """
-        reserve, member = self._reserve, self._member
-        if reserve is None or member is None or not member.is_ready or self._has_said_goodbye:
+        member = self._member
+        if member is None or member.is_fixed or not member.is_ready or self._has_said_goodbye:
             raise gone
+        reserve = self._reserve or self._started_again(gone)
         _log.warning("%s Going over to the one that stands by, at %s.", gone, reserve.endpoint)
         with suppress(zmq.Again):  # its queue may be full
             self._line.connection.send(Moved(self.rank))
         self._take(reserve)
         self._is_served = False
         self._tell(reserve, has_moved=True)
+
+    def _started_again(self, gone: ServiceGone) -> Line:
+        """Return the way to a control plane that was started again, where the last ones were.
+
+        Raises `gone` if there is none, or if that was only silent: it may be well, and count this
+        worker among those that have come over.
+        """
+        if isinstance(gone, ServiceSilent):
+            raise gone
+        self._listener.on_none_left()
+        for endpoint in reversed(self._known):
+            line = Line(self._context, endpoint, self._key)
+            line.attend(self._timeout_s)
+            self._tell(line)
+            try:
+                wait_for(line.connection, Welcome, self._timeout_s, "It was not started again.")
+            except ShoalError:
+                line.connection.close(0)
+                continue
+            return line
+        raise gone
 
     def _move_to(self, reserve: Line) -> None:
         """Go over to the control plane that others have gone over to."""

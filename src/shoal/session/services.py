@@ -49,6 +49,10 @@ class Services:
         """Start one that stands by, in a thread, and say where it is; or that there is none."""
         threading.Thread(target=self._begin, args=(order, control), daemon=True).start()
 
+    def start_again(self) -> None:
+        """Start those that have ended again, in a thread, to stand by where they were."""
+        threading.Thread(target=self._start_again, daemon=True).start()
+
     def stop(self) -> None:
         """End the first, whoever needs it."""
         if self._first is not None:
@@ -76,6 +80,24 @@ class Services:
             self._is_closed = True
             for process in self._started:
                 process.abandon()
+
+    def _start_again(self) -> None:
+        with self._lock:
+            ended = [each for each in (*self._started, self._first) if each and not each.is_running]
+        for process in ended:
+            try:
+                new = process.again()
+            except ShoalError as error:
+                _log.warning("no control plane can be started again here: %s", error)
+                continue
+            _log.warning("a control plane was started again at %s", new.endpoint)
+            with self._lock:
+                if process is self._first:
+                    self._first = new
+                else:
+                    self._started[self._started.index(process)] = new
+                if self._is_closed:
+                    new.abandon()
 
     def _begin(self, order: StandBy, control: ControlClient) -> None:
         try:

@@ -500,7 +500,7 @@ def start_session(
             deadline_s,
             communicator.abort,
             member,
-            services.stand_by,
+            services,
         )
     except BaseException:
         services.stop()
@@ -536,7 +536,7 @@ def _join_running(
     rank = rank_asked_for()
 
     control = ControlClient(
-        running.endpoint, running.key, rank, deadline_s, on_lost, member, services.stand_by
+        running.endpoint, running.key, rank, deadline_s, on_lost, member, services
     )
     launch = Launch(control.rank, control.size, 0, member.view.workers_per_host, 0)
     meeting = Meeting(launch, running.key, dist.HashStore())  # type: ignore[attr-defined]  # as for fresh_store

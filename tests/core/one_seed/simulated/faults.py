@@ -21,6 +21,7 @@ FAULTS = (
     "freeze_control",
     "pause_control",
     "kill_standby",
+    "kill_both_controls",
     "join_in",
     "join_in",
 )
@@ -33,6 +34,8 @@ class Faults:
         self.job = job
         self.fired: list[str] = []
         """What has struck, in order."""
+        self._calm_until_ns = 0
+        """The time until which nothing else strikes."""
         self._rested_at_ns: dict[Process, int] = {}
         """When a process that has been paused may be paused again."""
         self.planned = sorted(self._plan())
@@ -61,7 +64,8 @@ class Faults:
         """Let a fault strike, if what is promised covers it just now; else later."""
         if self.job.is_done:
             return
-        if getattr(self, f"_{fault}")():
+        is_calm = self.job.world.now_ns < self._calm_until_ns
+        if not is_calm and getattr(self, f"_{fault}")():
             self.fired.append(fault)
             if self.job.is_patient and fault in ("kill", "leave", "freeze", "cut_off"):
                 self.job.world.after(NS, self._replace)
@@ -182,6 +186,19 @@ class Faults:
         if standing is None or self._replaceable() is None:
             return False
         standing.die()
+        return True
+
+    def _kill_both_controls(self) -> bool:
+        """Kill the control plane that serves and the one that stands by, whose workers live on."""
+        serving, standing = self._replaceable(), self._standing_by()
+        owners = [each.process for each in self._well]
+        if serving is None or standing is None or standing.owner not in owners:
+            return False
+        if not all(_is_member(each) for each in self._well):
+            return False  # a newcomer knows of one at most
+        serving.die()
+        standing.die()
+        self._calm_until_ns = self.job.world.now_ns + round(DEADLINE_S * NS)
         return True
 
     def _replaceable(self) -> Process | None:

@@ -181,7 +181,7 @@ class Job:
                 session.abort_transports(error)
 
         endpoint = self.faults.where_control_is() if worker.is_newcomer else self.endpoint
-        control = ControlClient(endpoint, KEY, rank, DEADLINE_S, on_lost, member, services.stand_by)
+        control = ControlClient(endpoint, KEY, rank, DEADLINE_S, on_lost, member, services)
         host = worker.process.host.number
         launch = Launch(rank, self.size, 0, self.view.workers_per_host, host)
         communicator: Any = SimpleNamespace(on_abort=lambda _: None, abort=lambda _: None)

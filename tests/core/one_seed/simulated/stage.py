@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 
 import shoal.control.__main__ as control_main
 from shoal.control import JobKey
@@ -48,8 +49,9 @@ KEY = Key("the key of a simulated job")
 class ControlProcess:
     """`control.ControlProcess`: the service's own loop, in a process of the world."""
 
-    def __init__(self, process: Process, pipe: Pipe, endpoint: str) -> None:
+    def __init__(self, process: Process, pipe: Pipe, endpoint: str, orders: Orders) -> None:
         self.process, self._pipe, self.endpoint = process, pipe, endpoint
+        self._orders = orders
         process.owner.at_death.append(self.abandon)  # type: ignore[union-attr]
 
     @classmethod
@@ -90,7 +92,15 @@ class ControlProcess:
         here.block(lambda: found or process.is_dead)
         if not found or isinstance(found[0], ResourceError):
             raise found[0] if found else ResourceError("The process has ended.")
-        return cls(process, pipe, found[0])
+        return cls(process, pipe, found[0], orders)
+
+    def again(self) -> ControlProcess:
+        port = int(self.endpoint.rpartition(":")[2])
+        return self._start(replace(self._orders, port=port, view=None))
+
+    @property
+    def is_running(self) -> bool:
+        return not self.process.is_dead
 
     def stop(self) -> None:
         self._pipe.text += b"stop\n"
