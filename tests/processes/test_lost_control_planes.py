@@ -35,6 +35,13 @@ def await_standby(session: Any) -> None:
         time.sleep(0.01)
 
 
+def kill_services(session: Any) -> None:
+    """Kill the control planes beside this worker."""
+    for each in (session._services._first, *session._services._started):
+        if each is not None:
+            os.kill(each.pid, signal.SIGKILL)
+
+
 def train(
     folder: str, sync: str, phase: str, who: str, with_signal: int
 ) -> tuple[list[float], tuple[int, ...], str] | str:
@@ -48,17 +55,11 @@ def train(
     generator = torch.Generator().manual_seed(session.rank)
     service = session._services._first
 
-    def end_services() -> None:
-        """Kill the control planes beside this worker."""
-        for each in (session._services._first, *session._services._started):
-            if each is not None:
-                os.kill(each.pid, signal.SIGKILL)
-
     def come_to(place: str, step: int = FAULT_AT) -> None:
         if step != FAULT_AT or place != phase:
             return
         if who == "all control planes":
-            end_services()
+            kill_services(session)
         elif session.rank == 0:
             assert service is not None
             Path(folder, "frozen").write_text(f"{service.pid} {os.getpid()}")
