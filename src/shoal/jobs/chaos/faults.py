@@ -24,12 +24,14 @@ class Role(StrEnum):
     """The process of the control plane."""
     STANDBY = "standby"
     """The process of the control plane that stands by for it."""
+    CONTROLS = "controls"
+    """Both at once."""
     DONOR = "donor"
     """The worker that hands its state on to a newcomer."""
     NEWCOMER = "newcomer"
 
 
-SERVICES: Final = (Role.CONTROL, Role.STANDBY)
+SERVICES: Final = (Role.CONTROL, Role.STANDBY, Role.CONTROLS)
 """Roles that are no workers: whoever comes to the phase is held there while they are struck."""
 
 
@@ -91,6 +93,7 @@ PHASES: Final = {
     Role.RANK_0: _OF_MEMBERS,
     Role.CONTROL: tuple(Phase),
     Role.STANDBY: tuple(phase for phase in Phase if phase is not Phase.START),
+    Role.CONTROLS: (Phase.FIRST_STEP, Phase.BACKWARD, Phase.AVERAGING, Phase.FINISH),
     Role.DONOR: (Phase.TRANSFER,),
     Role.NEWCOMER: (
         Phase.JOINING,
@@ -151,13 +154,18 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def all_cases(number: int = 0) -> list[Case]:
-    """Return one case of each kind. Of the control plane no thread is delayed."""
+    """Return one case of each kind.
+
+    Of the control plane no thread is delayed. If it stands still with the one that stands by,
+    nobody can know that it will not come to itself: the job ends.
+    """
     return [
         Case(sync, role, phase, fault, number)
         for sync in SYNCS
         for role, phases in PHASES.items()
         for phase in phases
         for fault in Fault
+        if fault is Fault.KILL or role is not Role.CONTROLS
         if fault is not Fault.DELAY or role not in SERVICES
     ]
 

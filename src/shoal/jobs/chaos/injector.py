@@ -156,22 +156,24 @@ class _Job:
     def strike(self, reached: Reached) -> bool:
         """Strike; return whether that was seen. Who has come to the place goes on after it."""
         self._struck_at = time.monotonic()
-        seen = any(map(self._strike, self._victims(reached)))
+        seen = [self._strike(victim) for victim in self._victims(reached)]
         if self._case.role in SERVICES or self._case.fault in (Fault.PAUSE, Fault.DELAY):
             self._notes.write(GO_ON)
         else:
             self.struck.add(reached.rank)
         if self._case.role not in SERVICES and self._case.fault is Fault.FREEZE:
             self._frozen = reached.rank
-        return seen
+        return all(seen) and bool(seen)
 
     def _victims(self, reached: Reached) -> list[int]:
-        """Return the process that is to be struck; none if there is none."""
+        """Return the processes that are to be struck; none if there are none."""
         match self._case.role:
             case Role.CONTROL:
                 return self._control.serving()
             case Role.STANDBY:
                 return self._control.standing_by()
+            case Role.CONTROLS:
+                return [*self._control.serving(), *self._control.standing_by()]
         return [reached.pid]
 
     def _strike(self, pid: int) -> bool:
