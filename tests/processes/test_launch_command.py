@@ -188,6 +188,44 @@ def test_who_is_killed_starts_again_and_joins(tmp_path: Path, victim: int) -> No
         assert worker["starts"] == len(codes)
 
 
+STANDING_STILL = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import shoal
+
+torch.set_num_threads(1)
+stopped = Path(sys.argv[1], "stopped")
+session = shoal.init(deadline_s=20, min_workers=1)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+optimizer = shoal.DistributedOptimizer(optimizer, model, sync="ripples")
+end = time.monotonic() + 50
+while time.monotonic() < end and session.view.epoch < 2:  # it is lost, and has joined again
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.02)
+    if session.rank == 1 and optimizer.num_steps == 10 and not stopped.exists():
+        stopped.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+optimizer.finish()
+shoal.shutdown()
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.long  # it takes as long as a worker may hang
+def test_who_hangs_is_killed_and_starts_again(tmp_path: Path) -> None:
+    with Launched("-n", "2", *python(STANDING_STILL, str(tmp_path))) as job:
+        code, _, errors = job.ended()
+    assert code == 0, errors
+    assert (tmp_path / "stopped").exists(), "the fault has fired"
+    assert "rank 1 hangs: the others have gone on without it for 15 s; it is killed" in errors
+    assert "rank 1 starts again" in errors
+    assert "Rank 1 has joined." in errors
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.long  # as the job below, which is no training
 def test_a_training_of_fixed_size_starts_again_as_a_whole(tmp_path: Path) -> None:

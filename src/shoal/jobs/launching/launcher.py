@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from shoal.control import find_running_job
 from shoal.errors import ResourceError, ShoalError
 from shoal.jobs.launching import guard
+from shoal.jobs.launching.hangs import HANGS_S, Hangs
 from shoal.jobs.launching.launch_result import Ending, LaunchResult, RankResult, how_it_ended
 from shoal.jobs.launching.restarts import Restarts
 from shoal.jobs.launching.worker import BY_SIGNAL, LaunchedWorker
@@ -88,6 +89,7 @@ class Launcher:
         self._folder = Path(tempfile.mkdtemp(prefix="shoal-"))
         # Whoever comes to join finds the job here, also when rank 0 and its store are gone.
         self._job = os.environ.get("SHOAL_JOB") or str(self._folder / "job")
+        self._hangs = Hangs({"SHOAL_JOB": self._job}, os.environ.get("SHOAL_JOB_KEY"))
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, str(self._folder)],
             stdin=subprocess.PIPE,
@@ -108,6 +110,7 @@ class Launcher:
             if error is not None:  # Ctrl-C among them
                 self._end_all(getattr(error, "number", signal.SIGTERM))
         finally:
+            self._hangs.close()
             for worker in self._workers.values():
                 worker.kill()
             for rank in list(self._workers):
@@ -147,8 +150,19 @@ class Launcher:
         now = time.monotonic()
         if due := self._restarts.due(now, self._job_runs):
             self._start(due)
-        if not self._note_elastic() and self._restarts.stuck_for(now) > SAVING_S:
+        if self._note_elastic():
+            self._end_those_that_hang(now)
+        elif self._restarts.stuck_for(now) > SAVING_S:
             self._end_the_rest(now)
+
+    def _end_those_that_hang(self, now: float) -> None:
+        pids = {rank: worker.pid for rank, worker in self._workers.items()}
+        for rank in self._hangs.found(pids, now):
+            self._onlooker.say(
+                f"rank {rank} hangs: the others have gone on without it for {HANGS_S:.0f} s; it is"
+                " killed"
+            )
+            self._workers[rank].kill()
 
     def _note_elastic(self) -> bool:
         """Return whether rank 0 has written where the job is found, as of one that goes on."""
