@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shoal.train.optimizer import DistributedOptimizer
 
 _NAME: Final = re.compile(r"step-(\d{12})\.pt")
+_UNFINISHED: Final = re.compile(r"\.step-(\d{12})\.pt\.\d+")
 _FORMAT: Final = 1
 
 
@@ -71,7 +72,7 @@ class Saving:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
-            for old in _there(path.parent)[:-keep]:
+            for old in (*_there(path.parent)[:-keep], *_left_behind(path)):
                 old.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:  # torch's writer raises the latter on a full disk
             reason = str(error).partition("\n")[0]
@@ -208,6 +209,12 @@ def _there(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _left_behind(path: Path) -> list[Path]:
+    """Return what writers of checkpoints before `path` have not finished: they are dead, or out."""
+    found = [(_UNFINISHED.fullmatch(each.name), each) for each in path.parent.iterdir()]
+    return [each for match, each in found if match and f"step-{match[1]}.pt" < path.name]
 
 
 def _read(path: Path) -> dict[str, Any]:
