@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.functional import cross_entropy
 
+import shoal
+from shoal.groups import make_schedule
+from shoal.strategies import STRATEGIES, make_strategy
 from thoroughness import seldom
-
-torch = pytest.importorskip("torch")
-import torch.distributed.checkpoint as dcp  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.distributed.checkpoint.state_dict import (  # noqa: E402
-    get_state_dict,
-    set_state_dict,
-)
-from torch.nn.functional import cross_entropy  # noqa: E402
-
-import shoal  # noqa: E402
-from shoal.groups import make_schedule  # noqa: E402
-from shoal.strategies import STRATEGIES, make_strategy  # noqa: E402
-from shoal.train import remark_log  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -605,44 +597,3 @@ def step_by_hand() -> str:
 def test_other_steps_without_averaged_gradients_are_refused(run_workers: RunWorkers) -> None:
     (message,) = run_workers(step_by_hand, 1)
     assert "not all been averaged" in message
-
-
-# --- who is slow, where nobody waits for it -----------------------------------------------------
-
-
-def train_beside_a_slow_worker(slow_rank: int) -> tuple[list[Any], list[str], list[str]]:
-    session = shoal.init(deadline_s=30)
-    logged, remark_log.INTERVAL_S = log_of_remarks(), 0.05
-    model = make_model()
-    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync="ripples")
-    is_slow = session.rank == slow_rank
-    for step in range(8 if is_slow else 60):
-        optimizer.zero_grad()
-        inputs, targets = batch_of(session.rank, step)
-        cross_entropy(model(inputs), targets).backward()
-        time.sleep(0.04 if is_slow else 0.005)
-        optimizer.step()
-    named = [(remark.rank, remark.kind) for remark in optimizer.remarks()]
-    said = len(logged)
-    optimizer.finish()
-    return named, logged[:said], logged[said:]
-
-
-def log_of_remarks() -> list[str]:
-    """Return a list that takes what is logged about slow workers in this process."""
-    logger, lines = logging.getLogger(remark_log.__name__), []
-    logger.setLevel(logging.INFO)
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    return lines
-
-
-def test_ripples_names_the_slow_worker_over_gloo_too(run_workers: RunWorkers) -> None:
-    found = run_workers(train_beside_a_slow_worker, 4, 2)
-    for rank in (0, 1, 3):
-        named, while_training, at_the_end = found[rank]
-        assert named == [(2, "slow worker")]
-        for lines in (while_training, at_the_end):
-            (line,) = lines  # once, however many looks there were
-            assert "Rank 2 is slow: it asked for" in line
