@@ -41,7 +41,7 @@ class Services:
     ) -> None:
         self._watch = watch
         self._key, self._is_key_given, self._first = key, is_key_given, first
-        self._lock = threading.Lock()
+        self._lock, self._starting = threading.Lock(), threading.Lock()
         self._is_closed = False
         self._started: list[ControlProcess] = []
 
@@ -82,22 +82,25 @@ class Services:
                 process.abandon()
 
     def _start_again(self) -> None:
+        with self._starting:
+            there = [*self._started, *filter(None, [self._first])]
+            running = {each.endpoint for each in there if each.is_running}
+            for each in there:
+                if each.endpoint not in running:
+                    self._replace(each)
+
+    def _replace(self, ended: ControlProcess) -> None:
+        try:
+            new = ended.again()
+        except ShoalError as error:
+            _log.warning("no control plane can be started again here: %s", error)
+            return
+        _log.warning("a control plane was started again at %s", new.endpoint)
         with self._lock:
-            ended = [each for each in (*self._started, self._first) if each and not each.is_running]
-        for process in ended:
-            try:
-                new = process.again()
-            except ShoalError as error:
-                _log.warning("no control plane can be started again here: %s", error)
-                continue
-            _log.warning("a control plane was started again at %s", new.endpoint)
-            with self._lock:
-                if process is self._first:
-                    self._first = new
-                else:
-                    self._started[self._started.index(process)] = new
-                if self._is_closed:
-                    new.abandon()
+            self._started = [each for each in self._started if each is not ended]
+            self._started.append(new)
+            if self._is_closed:
+                new.abandon()
 
     def _begin(self, order: StandBy, control: ControlClient) -> None:
         try:

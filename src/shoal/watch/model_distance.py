@@ -79,12 +79,14 @@ class Distances:
 def consensus_distance(sketches: Collection[bytes]) -> tuple[float, float]:
     """Return the consensus distance of models, and the length of their mean, from their sketches.
 
-    A sketch is float32 numbers in the machine's byte order. Both are NaN if not all are as long.
+    A sketch is float32 numbers in the machine's byte order. Both are NaN for bytes that are none.
     """
-    if len({len(each) for each in sketches}) != 1:
+    lengths = {len(each) for each in sketches}
+    if len(lengths) != 1 or max(lengths) % np.float32().itemsize:
         return float("nan"), float("nan")
     rows = np.array([np.frombuffer(each, np.float32) for each in sketches], np.float64)
-    mean = rows.mean(axis=0)
-    distance = float(np.sqrt(np.square(rows - mean).sum(axis=1).mean()))
-    length = float(np.sqrt(np.square(mean).sum()))
+    with np.errstate(all="ignore"):  # of a model that has diverged
+        mean = rows.mean(axis=0)
+        distance = float(np.sqrt(np.square(rows - mean).sum(axis=1).mean()))
+        length = float(np.sqrt(np.square(mean).sum()))
     return (0.0 if distance < _ROUNDING * length else distance), length

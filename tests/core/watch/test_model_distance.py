@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from told import told
 
 from shoal.watch.model_distance import KEPT, WINDOW_S, Distances, consensus_distance
+from told import told
 
 if TYPE_CHECKING:
     from shoal.watch import WorkerSample
@@ -74,8 +74,10 @@ def test_odd_sketches_are_no_distance_and_what_is_kept_is_bounded() -> None:
     distances.take(0, at(1, 0.0), 1.0)
     distances.take(1, told(40.0, step=1, sketch=sketch(1.0)), 1.0)
     distances.take(0, at(2, math.nan), 2.0)
-    distances.take(1, at(2, 0.0), 2.0)
-    for step in range(3, KEPT + 50):
+    distances.take(1, at(2, math.inf), 2.0)
+    for rank in range(2):
+        distances.take(rank, told(40.0, step=3, sketch=b"odd"), 3.0)
+    for step in range(4, KEPT + 50):
         for rank in range(2):
             distances.take(rank, at(step, float(rank)), float(step))
     assert len(distances.points) == KEPT
