@@ -59,7 +59,8 @@ class Connection:
         self._socket.heartbeat_ivl = _KEEP_ALIVE_MS  # keeps idle connections through firewalls
         self._socket.ipv6 = "[" in endpoint
         self._events = self._socket.get_monitor_socket(_EVENTS)
-        self._is_established = False
+        self.is_established = False
+        """Whether the service has let this worker in."""
         self._refusals = 0
         self._refused_at = 0.0
         self._failure: MismatchError | ServiceGone | None = None
@@ -123,8 +124,8 @@ class Connection:
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._is_established, self._refusals = True, 0
-            elif self._is_established:
+                self.is_established, self._refusals = True, 0
+            elif self.is_established:
                 return ServiceGone(
                     f"The control plane at {self._endpoint} is gone: its process, or the"
                     " connection to its machine, has ended."

@@ -352,7 +352,9 @@ class Watcher:
         member = self._member
         if member is None or member.is_fixed or not member.is_ready or self._has_said_goodbye:
             raise gone
-        reserve = self._reserve or self._started_again(gone)
+        reserve = self._reserve
+        if reserve is None or not reserve.connection.is_established:
+            reserve = self._started_again(gone)
         _log.warning("%s Going over to the one that stands by, at %s.", gone, reserve.endpoint)
         with suppress(zmq.Again):  # its queue may be full
             self._line.connection.send(Moved(self.rank))
@@ -363,19 +365,25 @@ class Watcher:
     def _started_again(self, gone: ServiceGone) -> Line:
         """Return the way to a control plane that was started again, where the last ones were.
 
-        Raises `gone` if there is none, or if that was only silent: it may be well, and count this
-        worker among those that have come over.
+        The last may be there yet, and not have let this worker in. Raises `gone` if there is none,
+        or if that was only silent: it may be well, and count this worker among those that have come
+        over.
         """
-        if isinstance(gone, ServiceSilent):
+        if isinstance(gone, ServiceSilent) and self._reserve is None:
             raise gone
         self._listener.on_none_left()
         for endpoint in reversed(self._known):
-            line = Line(self._context, endpoint, self._key)
-            line.attend(self._timeout_s)
-            self._tell(line)
+            line = self._reserve
+            if line is None or line.endpoint != endpoint:
+                line = Line(self._context, endpoint, self._key)
+                line.attend(self._timeout_s)
+                self._tell(line)
             try:
                 wait_for(line.connection, Welcome, self._timeout_s, "It was not started again.")
             except ShoalError:
+                if line is self._reserve:
+                    self._line.connection.watch(None)
+                    self._reserve = None
                 line.connection.close(0)
                 continue
             return line
