@@ -298,7 +298,7 @@ def test_a_browser_shows_what_was_told(
         assert page["small"] == 0
 
     looking(
-        run_workers, tmp_path, look, elastic=elastic, sync="ds-sync" if elastic else "all-reduce"
+        run_workers, tmp_path, look, elastic=elastic, sync="local-sgd" if elastic else "all-reduce"
     )
 
 

@@ -1,8 +1,9 @@
 """When a worker tells of its training, and the sample that it makes then.
 
-Owns the intervals: they end at steps whose number is a multiple of a power of two, so that workers
-in lock step tell of the same steps. Whoever makes steps says how long each was blocked; nothing
-waits for a sample, and none is sent again. Knows no framework.
+Owns the intervals: they end one step before a multiple of a power of two, so that workers in lock
+step tell of the same steps, and not always of those after which models have just been averaged.
+Whoever makes steps says how long each was blocked; nothing waits for a sample, and none is sent
+again. Knows no framework.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Sampler:
             self._note(own_ns, wait_ns, exchange_ns)
         self._step_began_ns = now_ns
         seconds = (now_ns - self._began_ns) / 1e9
-        if self._num_steps and (step % self._steps_per_sample == 0 or seconds > LONGEST_S):
+        is_due = (step + 1) % self._steps_per_sample == 0 or seconds > LONGEST_S
+        if self._num_steps and is_due:
             self._hand_over(step, where, take_loss())
             self._adapt(seconds)
             self._began_ns = now_ns
