@@ -13,8 +13,6 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, Self
 
-import msgspec
-
 from shoal.control.card_difference import name_ranks
 from shoal.control.facts import ControlFacts
 from shoal.control.messages import (
@@ -37,6 +35,7 @@ from shoal.control.messages import (
 from shoal.control.questions import Questions, Whereabouts
 from shoal.control.waiting import R, not_asking
 from shoal.control.watcher import Watcher
+from shoal.decoding import decode_json
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.watch import Snapshot
 
@@ -294,7 +293,7 @@ class ControlClient:
         The control plane is asked, and nobody waits long for its answer.
         """
         try:
-            shown = msgspec.json.decode(self.show(_CLOSING_S), type=Snapshot)
+            shown = decode_json(self.show(_CLOSING_S), Snapshot, "The control plane shows no job")
         except ShoalError:
             return ()
         return tuple(each for each in shown.verdicts if each.kind != "nothing")

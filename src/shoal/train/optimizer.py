@@ -187,8 +187,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         self._sole = SoleSynchronizer(model)
         self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
-        self._verdicts = session.control.verdicts
-        self._remark_log = RemarkLog(name, self.remarks)
+        self._remark_log = RemarkLog(name, session.control.verdicts)
         is_compared = strategy.family is Family.SUMS
         self._alike_check = AlikeCheck(
             self.replica, check_every if is_compared else 0, session.control.report_failure
@@ -239,7 +238,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         It is what the job's page says, whoever asks; gloo tells nothing about links. Nothing where
         nobody stands out, in the first seconds, and where the control plane does not answer.
         """
-        return self._verdicts()
+        return self._remark_log.ask()
 
     def tell_loss(self, loss: float | Tensor) -> None:
         """Let whoever looks at the job see the loss of this worker's step: a number or a tensor.

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from shoal.watch import Verdict
 
@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 class RemarkLog:
     """What has been said of a training's slow workers and ways."""
 
-    def __init__(self, name: str, remarks: Callable[[], Iterable[Verdict]]) -> None:
-        self._name, self._remarks = name, remarks
+    def __init__(self, name: str, remarks: Callable[[], tuple[Verdict, ...]]) -> None:
+        self._name, self.ask = name, remarks
         self._look_at = time.monotonic() + INTERVAL_S
         self._said: set[_Subject] = set()
 
@@ -39,7 +39,7 @@ class RemarkLog:
             self._say(known=set())
 
     def _say(self, known: set[_Subject]) -> None:
-        found = {(remark.kind, remark.rank, remark.to): remark for remark in self._remarks()}
+        found = {(remark.kind, remark.rank, remark.to): remark for remark in self.ask()}
         for key, remark in found.items():
             if key not in known:
                 _log.info("%s: %s", self._name, remark.sentence)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from shoal.watch.worker_sample import WorkerSample
 
@@ -45,9 +45,9 @@ class DistancePoint(msgspec.Struct, frozen=True, array_like=True):
 class Distances:
     """The distances of the models of one training, in order."""
 
-    def __init__(self, training: str = "") -> None:
+    def __init__(self, training: str = "", points: Iterable[DistancePoint] = ()) -> None:
         self.training = training
-        self.points: deque[DistancePoint] = deque(maxlen=KEPT)
+        self.points = deque(points, KEPT)
         self._key = -1
         """What the sketches that come now have alike: their step, or the seconds."""
         self._at_s, self._step = 0.0, 0

@@ -23,7 +23,7 @@ from shoal.watch.ways import Link, Way, conspicuous_links, ways_of
 from shoal.watch.worker_sample import BOUNDS_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from shoal.watch.worker_sample import WorkerSample
 
@@ -87,11 +87,17 @@ class _Known:
 class Picture:
     """What is known of one job since `now_s`; times are seconds of its keeper's clock."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(
+        self,
+        now_s: float,
+        known: dict[int, _Known] | None = None,
+        events: Iterable[Event] = (),
+        distances: Iterable[DistancePoint] = (),
+    ) -> None:
         self._since_s = now_s
-        self._known: dict[int, _Known] = {}
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._distances = Distances()
+        self._known = known or {}
+        self._events = deque(events, MOST_EVENTS)
+        self._distances = Distances(points=distances)
 
     def take(self, rank: int, sample: WorkerSample, now_s: float) -> None:
         """Take in a sample of worker `rank`, which has come now."""
@@ -121,11 +127,8 @@ class Picture:
 
     def copy(self) -> Picture:
         """Return what is known now, for another thread to look at."""
-        other = Picture(self._since_s)
-        other._known = {rank: each.copy() for rank, each in self._known.items()}
-        other._events = self._events.copy()
-        other._distances.points = self._distances.points.copy()
-        return other
+        known = {rank: each.copy() for rank, each in self._known.items()}
+        return Picture(self._since_s, known, self._events, self._distances.points)
 
     def forget(self, rank: int) -> None:
         """Judge a worker no more: it is gone, or another process is this rank from now on."""

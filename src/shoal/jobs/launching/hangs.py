@@ -10,9 +10,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
-import msgspec
-
 from shoal.control import Onlooker
+from shoal.decoding import decode_json
 from shoal.errors import ShoalError
 from shoal.watch import Snapshot
 
@@ -70,6 +69,6 @@ class Hangs:
             self._states = {}
             with suppress(ShoalError), Onlooker(self._environment, self._job_key) as onlooker:
                 while not self._closed.wait(_LOOK_S):
-                    shown = msgspec.json.decode(onlooker.look(), type=Snapshot)
+                    shown = decode_json(onlooker.look(), Snapshot, "That shows no job")
                     self._states = {each.rank: each.state for each in shown.workers}
             self._closed.wait(_LOOK_S)
