@@ -10,18 +10,18 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.request import Request, urlopen
 
-import msgspec
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 
 import shoal
 from shoal.cli.autopsy import read_records
 from shoal.errors import DataError
-from shoal.session.flight_recorder import DEBUGGERS_NAME
-from shoal.watch import FlightRecord, autopsy
+from shoal.watch import autopsy
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -154,36 +154,3 @@ def test_a_folder_without_records_or_with_others_files_is_refused(tmp_path: Path
     (tmp_path / "rank-0.json").write_text('{"format": 1}')
     with pytest.raises(DataError, match=r"rank-0\.json is no record of a worker"):
         read_records(tmp_path)
-
-
-def be_asked() -> list[tuple[int, int]]:
-    """Train in two sessions, and ask torch's debug server of this process in each."""
-    server = torch._C._distributed_c10d._WorkerServer("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.port}/handler/{DEBUGGERS_NAME}"
-
-    def ask() -> bytes:
-        with urlopen(Request(url, method="POST"), timeout=20) as answer:
-            said: bytes = answer.read()
-        return said
-
-    found = []
-    for num_steps in (3, 5):
-        shoal.init()
-        model = nn.Linear(8, 4)
-        optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model)
-        for _ in range(num_steps):
-            model(torch.ones(2, 8)).sum().backward()
-            optimizer.step()
-        record = msgspec.json.decode(ask(), type=FlightRecord)
-        found.append((record.step, sum(each.kind == "step" for each in record.events)))
-        optimizer.finish()
-        shoal.shutdown()
-    assert ask() == b"null"
-    server.shutdown()
-    return found
-
-
-def test_torch_s_debug_server_says_what_a_worker_did_last(run_workers: RunWorkers) -> None:
-    if not hasattr(torch._C._distributed_c10d, "_WorkerServer"):
-        pytest.skip("this torch has no debug server")
-    assert run_workers(be_asked, 1, initialize=False) == [[(3, 3), (5, 5)]]

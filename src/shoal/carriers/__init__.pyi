@@ -20,7 +20,6 @@ from shoal.carriers.torch_communicator import TorchCommunicator as TorchCommunic
 from shoal.carriers.torch_private import COMPILER as COMPILER
 from shoal.carriers.torch_private import active_ddp_model as active_ddp_model
 from shoal.carriers.torch_private import all_step_hooks as all_step_hooks
-from shoal.carriers.torch_private import answer_debuggers as answer_debuggers
 from shoal.carriers.torch_private import buffers_held_by as buffers_held_by
 from shoal.carriers.torch_private import count_holders as count_holders
 from shoal.carriers.torch_private import default_store as default_store

@@ -142,21 +142,6 @@ def set_timeout(options: Any, timeout: timedelta) -> None:
     options._timeout = timeout
 
 
-def answer_debuggers(name: str, say: Callable[[], bytes]) -> None:
-    """Let torch's debug server of this process (`torch.distributed.debug`) say something as `name`.
-
-    It is JSON. Nothing where torch has no such server.
-    """
-    register = getattr(torch._C._distributed_c10d, "_register_handler", None)
-
-    def answer(_request: Any, response: Any) -> None:
-        response.set_content(say(), "application/json")
-        response.set_status(200)
-
-    if register is not None:
-        register(name, answer)
-
-
 def read_with(future: Future[Any], read: Callable[[Any], Any]) -> None:
     """Make `read` decide what Python code gets when it asks for the value of `future`."""
     future._set_unwrap_func(read)

@@ -14,7 +14,6 @@ import socket
 import tempfile
 import threading
 import time
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 import shoal
-from shoal.carriers import answer_debuggers
 from shoal.errors import DeadlineExceeded, WorkerLost
 from shoal.units import NANOSECONDS_PER_MILLISECOND
 from shoal.watch import Flight, FlightRecord
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 VARIABLE: Final = "SHOAL_FLIGHT_DIR"
-DEBUGGERS_NAME: Final = "shoal_flight"
-"""The name under which torch's debug server knows the record."""
 _NOWHERE: Final = "0"
 _WHERE: Final = "The last events of rank %d are on record; who was late says: shoal autopsy %s"
 
@@ -91,21 +87,6 @@ class FlightRecorder:
         """Write the record, in place of an older one; return where, None if it cannot be."""
         if self._folder is None:
             return None
-        record = self._record(why, is_own_fault=is_own_fault, blames=blames)
-        path = self._folder / f"rank-{self._rank}.json"
-        fresh = path.with_suffix(f".{os.getpid()}")
-        try:
-            with self._lock:
-                _make_own(self._folder)
-                fresh.write_bytes(record)
-                fresh.replace(path)
-        except OSError as error:
-            _log.warning("what this worker did last cannot be written to %s: %s", path, error)
-            return None
-        return path
-
-    def _record(self, why: str, *, is_own_fault: bool = False, blames: int | None = None) -> bytes:
-        """Return the record as it is now, in JSON."""
         record = FlightRecord(
             version=shoal.__version__,
             rank=self._rank,
@@ -121,7 +102,17 @@ class FlightRecorder:
             doing=self.flight.doing,
             events=tuple(self.flight.events()),
         )
-        return msgspec.json.encode(record)
+        path = self._folder / f"rank-{self._rank}.json"
+        fresh = path.with_suffix(f".{os.getpid()}")
+        try:
+            with self._lock:
+                _make_own(self._folder)
+                fresh.write_bytes(msgspec.json.encode(record))
+                fresh.replace(path)
+        except OSError as error:
+            _log.warning("what this worker did last cannot be written to %s: %s", path, error)
+            return None
+        return path
 
     def write_for_signal(self) -> None:
         """Write the record, and say where it is."""
@@ -130,37 +121,19 @@ class FlightRecorder:
             _log.warning(_WHERE, self._rank, path.parent)
 
     def listen(self) -> None:
-        """Write the record whenever SIGUSR1 comes, unless something else hears that signal.
-
-        Whoever asks torch's debug server of this process gets it, too.
-        """
-        global _heard_for, _asked_for  # noqa: PLW0603 - a process has one handler of a signal
-        _answer_debuggers_once()
-        _asked_for = self
+        """Write the record whenever SIGUSR1 comes, unless something else hears that signal."""
+        global _heard_for  # noqa: PLW0603 - a process has one handler of a signal
         if self._folder is not None and (signal.getsignal(signal.SIGUSR1) is _ignore or _hear()):
             _heard_for = self
 
     def close(self) -> None:
-        """Write nothing more for signals, and answer nobody."""
-        global _heard_for, _asked_for  # noqa: PLW0603 - as above
-        if _asked_for is self:
-            _asked_for = None
+        """Write nothing more for signals."""
+        global _heard_for  # noqa: PLW0603 - as above
         if _heard_for is self:
             _heard_for = None
 
-    def asked(self) -> bytes:
-        """Return the record for whoever asks torch's debug server."""
-        return self._record("A debugger has asked.")
-
 
 _heard_for: FlightRecorder | None = None
-_asked_for: FlightRecorder | None = None
-
-
-@cache
-def _answer_debuggers_once() -> None:
-    """Let torch's debug server of this process answer: it takes one answer of a name, for good."""
-    answer_debuggers(DEBUGGERS_NAME, lambda: b"null" if _asked_for is None else _asked_for.asked())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
