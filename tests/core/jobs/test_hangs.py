@@ -16,6 +16,7 @@ def test_who_is_lost_and_lives_hangs_after_a_while() -> None:
     assert found.judge({0: "alive", 1: "lost"}, pids, 10.0) == []
     assert found.judge({0: "alive", 1: "lost"}, pids, 10.0 + HANGS_S) == []
     assert found.judge({0: "alive", 1: "lost"}, pids, 10.1 + HANGS_S) == [1]
+    assert found.judge({0: "alive", 1: "lost"}, pids, 10.2 + HANGS_S) == [], "once"
 
 
 def test_who_comes_to_itself_does_not_hang() -> None:

@@ -58,6 +58,7 @@ class Hangs:
             whose, since = self._lost_since.setdefault(rank, (pid, now))
             if whose == pid and now - since > HANGS_S:
                 found.append(rank)
+                del self._seen[rank]  # it is said once
         return found
 
     def close(self) -> None:
