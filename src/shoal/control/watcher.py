@@ -73,6 +73,7 @@ _HELD_S = 0.005
 """How long a change of the view waits at a time for a training thread that holds it up."""
 _MOST_TIDINGS = 16
 """The messages without an answer that wait at most: of who hears late, the latest are of no use."""
+_MOST_KNOWN = 4
 _WAKE_ADDRESS = "inproc://watcher"
 
 
@@ -156,7 +157,8 @@ class Watcher:
         self._reserve: Line | None = None
         """The way to the control plane that stands by."""
         self._known = [whereabouts.endpoint]
-        """The addresses of the control plane that serves and of the last that stood by."""
+        """The addresses of the last control planes that served or stood by, the oldest first: in
+        this order all look for one that is started again, so that they meet."""
         self._is_served = True
         """Whether the control plane at the other end of the line is the one that serves."""
         self._told = 0
@@ -319,7 +321,7 @@ class Watcher:
     def _follow(self, endpoint: str) -> None:
         """Follow the control plane that stands by at `endpoint`."""
         self._drop_reserve()
-        self._known = [self._line.endpoint, endpoint]
+        self._known = [*(each for each in self._known if each != endpoint), endpoint][-_MOST_KNOWN:]
         self._reserve = Line(self._context, endpoint, self._key)
         self._reserve.attend(self._timeout_s)
         self._line.connection.watch(self._reserve.connection)
@@ -372,7 +374,7 @@ class Watcher:
         if isinstance(gone, ServiceSilent) and self._reserve is None:
             raise gone
         self._listener.on_none_left()
-        for endpoint in reversed(self._known):
+        for endpoint in self._known:
             line = self._reserve
             if line is None or line.endpoint != endpoint:
                 line = Line(self._context, endpoint, self._key)
