@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from shoal.control.connection import ServiceGone
 from shoal.control.messages import Dump, Lost, Message, RefusalKind, Rejected
 from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError, ShoalError, WorkerLost
 
@@ -68,6 +69,8 @@ def as_error(reply: Message) -> ShoalError:
     match reply:
         case Lost(rank, reason):
             return WorkerLost(reason, rank)
+        case Rejected(RefusalKind.STANDS_BY, reason):  # it was started anew where one served
+            return ServiceGone(reason)
         case Rejected(kind, reason) if kind in _MISMATCHES:
             return MismatchError(reason)
         case Rejected(_, reason):

@@ -374,18 +374,17 @@ class Watcher:
         if isinstance(gone, ServiceSilent) and self._reserve is None:
             raise gone
         self._listener.on_none_left()
+        if self._reserve is not None:
+            self._line.connection.watch(None)
+            self._reserve.connection.close(0)
+            self._reserve = None
         for endpoint in self._known:
-            line = self._reserve
-            if line is None or line.endpoint != endpoint:
-                line = Line(self._context, endpoint, self._key)
-                line.attend(self._timeout_s)
-                self._tell(line)
+            line = Line(self._context, endpoint, self._key)
+            line.attend(self._timeout_s)
+            self._tell(line)
             try:
                 wait_for(line.connection, Welcome, self._timeout_s, "It was not started again.")
             except ShoalError:
-                if line is self._reserve:
-                    self._line.connection.watch(None)
-                    self._reserve = None
                 line.connection.close(0)
                 continue
             return line

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from shoal.control import VARIABLE, ControlProcess, addresses_of, wait_until_deserted
 from shoal.errors import ResourceError, ShoalError
@@ -20,6 +21,9 @@ from shoal.wire import from_environment
 if TYPE_CHECKING:
     from shoal.control import ControlClient, JobKey, StandBy
     from shoal.watch import WatchAddress
+
+_ENDS_S: Final = 1.0
+_LOOK_S: Final = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -82,12 +86,17 @@ class Services:
                 process.abandon()
 
     def _start_again(self) -> None:
+        end = time.monotonic() + _ENDS_S  # a process may have closed its connections and not ended
+        tried: set[str] = set()
         with self._starting:
-            there = [*self._started, *filter(None, [self._first])]
-            running = {each.endpoint for each in there if each.is_running}
-            for each in there:
-                if each.endpoint not in running:
-                    self._replace(each)
+            while time.monotonic() < end:
+                there = [*self._started, *filter(None, [self._first])]
+                running = {each.endpoint for each in there if each.is_running}
+                for each in there:
+                    if each.endpoint not in running | tried:
+                        tried.add(each.endpoint)
+                        self._replace(each)
+                time.sleep(_LOOK_S)
 
     def _replace(self, ended: ControlProcess) -> None:
         try:
