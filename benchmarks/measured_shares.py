@@ -26,8 +26,8 @@ from shoal.jobs import describe_environment
 
 WORKERS, SAMPLES, GLOBAL_BATCH = 4, 4096, 128
 PER_SAMPLE_S: Final = 0.001
-EPOCHS, COUNTED = 5, 3
-FACTORS: Final = (1.0, 1.5, 2.0, 4.0)
+EPOCHS, COUNTED = 4, 2
+FACTORS: Final = (1.0, 2.0, 4.0)
 TURNS: Final = 3
 SLOW_RANK: Final = 2
 
