@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.train.servers.copies import UPDATES_PER_COPY
+from shoal.strategies import UPDATES_PER_COPY
 from thoroughness import seldom
 
 if TYPE_CHECKING:

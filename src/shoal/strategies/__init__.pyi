@@ -23,6 +23,7 @@ from shoal.strategies.acts import Tell as Tell
 from shoal.strategies.acts import Update as Update
 from shoal.strategies.ad_psgd import ADPSGD as ADPSGD
 from shoal.strategies.ad_psgd import Pairs as Pairs
+from shoal.strategies.ad_psgd import pairing as pairing
 from shoal.strategies.all_reduce import AllReduce as AllReduce
 from shoal.strategies.all_reduce import GradientOverlap as GradientOverlap
 from shoal.strategies.course import AbstractCourse as AbstractCourse
@@ -60,9 +61,16 @@ from shoal.strategies.shard import Deed as Deed
 from shoal.strategies.shard import Holding as Holding
 from shoal.strategies.shard import Shard as Shard
 from shoal.strategies.shard import next_exchanges as next_exchanges
+from shoal.strategies.shard_places import UPDATES_PER_COPY as UPDATES_PER_COPY
 from shoal.strategies.shard_places import Kept as Kept
 from shoal.strategies.shard_places import Origin as Origin
+from shoal.strategies.shard_places import handed_on as handed_on
+from shoal.strategies.shard_places import is_copy_due as is_copy_due
+from shoal.strategies.shard_places import keeper_of as keeper_of
 from shoal.strategies.shard_places import next_places as next_places
+from shoal.strategies.shard_places import note_name as note_name
+from shoal.strategies.shard_places import note_of as note_of
 from shoal.strategies.shard_places import origin_of as origin_of
 from shoal.strategies.shard_places import places_before as places_before
+from shoal.strategies.shard_places import read_kept as read_kept
 from shoal.strategies.shard_places import servers_of as servers_of

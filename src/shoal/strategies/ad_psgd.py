@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shoal.groups import Topology
-    from shoal.membership import View
+    from shoal.membership import Decision, View
     from shoal.strategies.acts import Acts
     from shoal.strategies.course import Setting
     from shoal.strategies.definition import CourseOf
@@ -129,6 +129,8 @@ class Pairs(AbstractCourse):
                 ended = yield Goodbye(self._members(active=False))
             else:
                 yield from self.begin()
+                if not self._answers:
+                    continue  # the view has changed: nobody may ask it any more
                 ended = yield AwaitGoodbyes()
             if ended is not CHANGED:
                 return  # otherwise the role may be another one now
@@ -151,3 +153,11 @@ class Pairs(AbstractCourse):
 
 def _with(peer: int) -> Acts:
     yield Pair(peer)
+
+
+def pairing(decision: Decision) -> tuple[int, ...]:
+    """Return the members of a new view that pair in it: all that had steps to make by then."""
+    reports = decision.reports
+    return tuple(
+        rank for rank in decision.view.members if rank not in reports or not reports[rank].is_ending
+    )

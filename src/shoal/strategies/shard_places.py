@@ -3,20 +3,25 @@
 A model is shared by a number of servers that stays the same: a worker whose process is lost leaves
 its servers to others, which then are several, and newcomers take over from whoever is several. What
 a lost one had is put together again from what the others have: the weights that they have pulled,
-and copies of the optimizer's state.
+and copies of the optimizer's state. All members report what they have (`note_of`) with the reports
+by which a view is decided, so all know alike what a shard goes on from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from shoal.decoding import decode_msgpack
 from shoal.strategies.shard import Holding
 
 if TYPE_CHECKING:
-    from shoal.membership import Decision
+    from shoal.membership import Decision, View
+
+UPDATES_PER_COPY: Final = 16
+"""The number of updates after which another copy of a shard's optimizer state is made."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -45,8 +50,39 @@ class Origin(msgspec.Struct, frozen=True):
     weights: int
     """The rank that has the weights."""
 
+    is_served: bool
+    """Whether that rank has served the weights; else it has pulled them into its model."""
+
     state: int | None
     """The rank that has the optimizer's state, if anybody still does."""
+
+    is_copied: bool = False
+    """Whether that rank has a copy of the state; else it has served with it."""
+
+
+def note_name(training: str) -> str:
+    """Return the name under which workers report what they have kept of a training's shards."""
+    return f"{training}/shards"
+
+
+def note_of(training: str, kept: Kept) -> dict[str, bytes]:
+    """Return what a worker reports of a training's shards: one of `Report.notes`."""
+    return {note_name(training): msgspec.msgpack.encode(kept)}
+
+
+def read_kept(decision: Decision, training: str) -> dict[int, Kept]:
+    """Return what each member has reported of a training's shards, by rank; nothing if none has."""
+    fault = "What a worker says of its shards is not understood"
+    return {
+        rank: decode_msgpack(note, Kept, fault)
+        for rank, report in decision.reports.items()
+        if (note := report.notes.get(note_name(training))) is not None
+    }
+
+
+def handed_on(kept: Kept) -> Kept:
+    """Return what a newcomer has that gets the model of a worker that has `kept` so much."""
+    return Kept(kept.epoch, kept.places, served={}, pulled=dict(kept.pulled))
 
 
 def servers_of(decision: Decision) -> tuple[int, ...]:
@@ -99,5 +135,28 @@ def origin_of(shard: int, kept: Mapping[int, Kept], server: int) -> Origin:
     assert weights is not None, "whoever reports has a model"
     holding, rank, kind = weights
     if kind == "served":
-        return Origin(holding, rank, rank)
-    return Origin(holding, rank, None if state is None else state[1])
+        return Origin(holding, rank, is_served=True, state=rank)
+    if state is None:
+        return Origin(holding, rank, is_served=False, state=None)
+    return Origin(holding, rank, is_served=False, state=state[1], is_copied=state[2] == "copied")
+
+
+def keeper_of(view: View, server: int) -> int | None:
+    """Return the member that keeps copies of a server's optimizer state, None if nobody can.
+
+    It is the next one, on another host than the server's if there is any.
+    """
+    place = view.place_of(server)
+    others = [*range(place + 1, len(view)), *range(place)]
+    elsewhere = [each for each in others if view.hosts[each] != view.hosts[place]]
+    return next((view.members[each] for each in elsewhere or others), None)
+
+
+def is_copy_due(version: int, copied: int, piece: int = 0) -> bool:
+    """Return whether a copy of a shard's state goes to its keeper with the weights of a `version`.
+
+    The one before was of the version `copied`, or the view began with that. The first answer after
+    every so many updates has one, whichever that is: the keeper may never be answered at some
+    versions, as others push in between. The pieces of a model take turns.
+    """
+    return (version + piece) // UPDATES_PER_COPY != (copied + piece) // UPDATES_PER_COPY

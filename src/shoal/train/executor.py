@@ -144,6 +144,14 @@ class AbstractExecutor(ABC):
             member.settled_view()
             return member.decision
 
+    def handed_on(self) -> dict[str, Any]:
+        """Return what a newcomer takes over beside the model, between two steps."""
+        return self.course.handed_on()
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on, as a newcomer, from what another worker has `handed_on`."""
+        self.course.take_over(state)
+
     def report(self) -> int:
         """Return how far the course is; see `control.Participant`."""
         return self.course.report()

@@ -253,7 +253,7 @@ def _state_of(
     return {
         "parameters": held(replica.model.parameters()),
         "optimizer": replica.optimizer.state_dict(),
-        "course": executor.course.handed_on(),
+        "course": executor.handed_on(),
         "steps": replica.stopwatch.step,
         "samples": None if replica.samples is None else replica.samples.handed_on(),
         "buffers": held(replica.model.buffers()) if buffers is None else list(buffers),
@@ -267,7 +267,7 @@ def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -
         for mine, given in zip(own, [*state["parameters"], *state["buffers"]], strict=True):
             mine.copy_(given)
     replica.optimizer.load_state_dict(state["optimizer"])
-    executor.course.take_over(state["course"])
+    executor.take_over(state["course"])
     if replica.samples is not None:
         replica.samples.take_over(state["samples"])
     return int(state["steps"])

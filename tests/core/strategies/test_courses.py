@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.groups import Bipartite, UpdateRule, make_schedule
 from shoal.membership import View
-from shoal.strategies import STRATEGIES, AbstractCourse, Setting, make_strategy
+from shoal.strategies import STRATEGIES, AbstractCourse, Pairs, Setting, make_strategy
 from shoal.strategies.acts import (
     CHANGED,
     UPDATE,
@@ -303,6 +303,22 @@ def test_a_role_is_that_of_the_place_in_the_view() -> None:
     assert drawn(it.step()) == [UPDATE]
     it.on_view(View(2, (2, 3), (0, 0)))
     assert drawn(it.step()) == [UPDATE, ("beside", [Pair(2)])]
+
+
+def test_a_worker_that_ends_does_not_wait_for_goodbyes_of_a_view_that_is_over() -> None:
+    """It had not begun to answer in its new role when the view changed again, without it."""
+    it = course("ad-psgd", 2, 4)
+    assert isinstance(it, Pairs)
+    drawn(it.step())
+    it.on_view(View(1, (0, 2, 3), (0, 0, 0)))
+    it.on_view(View(2, (2, 3), (0, 0)))
+
+    def changed(act: Act) -> Any:
+        assert isinstance(act, AnswerPairs)
+        it.pair(View(3, (2, 3), (0, 0)), (3,))
+        return CHANGED
+
+    assert drawn(it.finish(), changed) == [AnswerPairs((3,))]
 
 
 # ---- sums ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from shoal.strategies import Holding, Kept, next_places, origin_of, places_before
+from shoal.strategies import Holding, Kept, Origin, handed_on, next_places, origin_of, places_before
 from thoroughness import examples
 
 
@@ -53,7 +53,7 @@ KINDS = ("served", "pulled", "copied")
 def test_a_server_that_lives_goes_on_from_what_it_has() -> None:
     there = {1: kept(served=holding(5)), 2: kept(pulled=holding(4))}
     origin = origin_of(0, there, 1)
-    assert (origin.holding, origin.weights, origin.state) == (holding(5), 1, 1)
+    assert origin == Origin(holding(5), 1, is_served=True, state=1)
 
 
 def test_a_lost_server_s_weights_are_the_newest_that_were_pulled() -> None:
@@ -63,7 +63,7 @@ def test_a_lost_server_s_weights_are_the_newest_that_were_pulled() -> None:
         3: kept(pulled=holding(4, r1=3, r2=4), copied=holding(1)),
     }
     origin = origin_of(0, there, 3)
-    assert (origin.weights, origin.state) == (1, 2)
+    assert origin == Origin(holding(4, r1=4, r2=5), 1, is_served=False, state=2, is_copied=True)
 
 
 def test_a_new_server_goes_on_from_its_own_memory_where_it_is_as_new() -> None:
@@ -76,7 +76,15 @@ def test_a_new_server_goes_on_from_its_own_memory_where_it_is_as_new() -> None:
 def test_what_has_been_served_long_ago_gives_only_its_state() -> None:
     there = {1: kept(served=holding(2), pulled=holding(6)), 2: kept(copied=holding(4))}
     origin = origin_of(0, there, 1)
-    assert (origin.holding, origin.weights, origin.state) == (holding(6), 1, 2)
+    assert origin == Origin(holding(6), 1, is_served=False, state=2, is_copied=True)
+
+
+def test_a_newcomer_has_what_its_donor_has_pulled() -> None:
+    donor = kept(2, served=holding(5), pulled=holding(4), copied=holding(3))
+    given = handed_on(donor)
+    assert given == Kept(2, (0,), served={}, pulled={0: holding(4)})
+    assert origin_of(0, {7: given}, 7) == Origin(holding(4), 7, is_served=False, state=None)
+    assert given.pulled is not donor.pulled, "the donor's go on"
 
 
 def test_places_are_those_of_the_last_view_that_served() -> None:

@@ -24,6 +24,7 @@ from shoal.strategies import (
     Pairs,
     TakeIn,
     Update,
+    pairing,
 )
 from shoal.trace import SpanKind
 from shoal.train.executor import AbstractExecutor
@@ -68,11 +69,9 @@ class PairsExecutor(AbstractExecutor):
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
         """Let those pair in `view` that had not come to their end when all reported."""
         del rounds
-        reports = self.replica.member.decision.reports
         course = self.course
         assert isinstance(course, Pairs)
-        ranks = [r for r in view.members if r not in reports or not reports[r].is_ending]
-        course.pair(view, tuple(ranks))
+        course.pair(view, pairing(self.replica.member.decision))
 
     def begin(self) -> None:
         """Answer from now on, if others count on it, with the parameters as they are now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from shoal.strategies import Holding
     from shoal.train.servers.shard import ParameterShard
-
-UPDATES_PER_COPY: Final = 16
-"""A copy is at most so many updates behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,3 @@ def pack(shards: Sequence[ParameterShard]) -> Tensor:
     file = io.BytesIO()
     torch.save([shard.optimizer_state() for shard in shards], file)
     return torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
-
-
-def is_due(version: int, piece: int) -> bool:
-    """Return whether a copy goes with the weights of a version; pieces take turns."""
-    return (version + piece) % UPDATES_PER_COPY == 0

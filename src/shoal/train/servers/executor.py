@@ -12,11 +12,12 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
+import msgspec
 import torch
 
 from shoal.carriers import unasked
 from shoal.errors import UsageError
-from shoal.strategies import Act, Exchange, Pulled
+from shoal.strategies import Act, Exchange, Kept, Pulled
 from shoal.trace import SpanKind
 from shoal.train.agreement import Agreement
 from shoal.train.awaited_pieces import AwaitedPieces
@@ -106,6 +107,15 @@ class ServersExecutor(AbstractExecutor):
         number = self._serving.go_on()
         if number is not None:
             self.course.take_over({"num_exchanges": number})
+
+    def handed_on(self) -> dict[str, Any]:
+        """Return the course's state, and what the weights hold that the newcomer gets."""
+        return {**super().handed_on(), "shards": msgspec.to_builtins(self._serving.handed_on())}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on from another's, with its weights."""
+        super().take_over(state)
+        self._serving.take_over(msgspec.convert(state["shards"], Kept))
 
     def make_state(self, update: Callable[[], None]) -> None:
         """Make none: it is in the servers."""

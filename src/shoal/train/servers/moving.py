@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from shoal.decoding import decode_msgpack
 from shoal.errors import DeadlineExceeded
-from shoal.strategies import Kept, Origin, Shard, origin_of
+from shoal.strategies import Origin, Shard, note_name, origin_of
 from shoal.train.servers.shard import ParameterShard
 from shoal.train.servers.shard_server import ServedShard
 from shoal.train.state_memory import copied, memory_for, put_together, taken_apart
 
 if TYPE_CHECKING:
     from shoal.membership import Decision
+    from shoal.strategies import Kept
     from shoal.train.replica import Replica
     from shoal.train.servers.copies import StateCopy
     from shoal.train.servers.service import Service
@@ -32,21 +32,6 @@ _POLL_S: Final = 0.002
 
 Parts = dict[int, dict[str, Any]]
 """What one worker gives another: of each shard, by its number, "weights" and "state"."""
-
-
-def note_name(training: str) -> str:
-    """Return the name under which workers report what they have kept of a training's shards."""
-    return f"{training}/shards"
-
-
-def read_kept(decision: Decision, training: str) -> dict[int, Kept]:
-    """Return what each member has reported of a training's shards, by rank; nothing if none has."""
-    fault = "What a worker says of its shards is not understood"
-    return {
-        rank: decode_msgpack(note, Kept, fault)
-        for rank, report in decision.reports.items()
-        if (note := report.notes.get(note_name(training))) is not None
-    }
 
 
 def first_shards(replica: Replica, service: Service) -> dict[int, ServedShard]:
@@ -88,7 +73,7 @@ class Move:
         channel: int,
     ) -> None:
         self._replica, self._service, self._decision = replica, service, decision
-        self._kept, self._held, self._copies, self._channel = kept, held, copies, channel
+        self._held, self._copies, self._channel = held, copies, channel
         self._origins = {
             rank: {number: origin_of(number, kept, rank) for number in _served_at(service, rank)}
             for rank in dict.fromkeys(service.places)
@@ -120,7 +105,7 @@ class Move:
         places = _served_at(self._service, self._own)
         for number, origin in origins.items():
             shard = self._held.get(number)
-            if shard is None or not self._is_served_by(self._own, number, origin):
+            if shard is None or not (origin.is_served and origin.weights == self._own):
                 shard = self._make(*places[number])
                 shard.memory.load_state_dict(_assembled(number, origin, parts))
             shard.memory.drop_contributions()
@@ -133,11 +118,6 @@ class Move:
         memory = ParameterShard(replica.flat.buffers, layout, piece, server, replica.optimizer)
         return ServedShard(memory, Shard(self._service.view.members, self._service.rule))
 
-    def _is_served_by(self, rank: int, number: int, origin: Origin) -> bool:
-        """Return whether `rank` has served the very weights that the shard goes on from."""
-        served = self._kept[rank].served.get(number) if rank in self._kept else None
-        return origin.weights == rank and served == origin.holding
-
     def _parts_for(self, taker: int, giver: int) -> Parts:
         """Return what `giver`, this worker, has for `taker`."""
         parts: Parts = defaultdict(dict)
@@ -146,21 +126,19 @@ class Move:
             if origin.weights == giver:
                 parts[number]["weights"] = self._weights(number, *places[number], origin)
             if origin.state == giver:
-                parts[number]["state"] = self._state(number)
+                parts[number]["state"] = self._state(number, origin)
         return dict(parts)
 
     def _weights(self, number: int, piece: int, server: int, origin: Origin) -> torch.Tensor:
-        if self._is_served_by(self._own, number, origin):
+        if origin.is_served:
             return self._held[number].memory.weights
         return self._service.layout.part_of(self._replica.flat.buffers, piece, server)
 
-    def _state(self, number: int) -> dict[str, Any]:
-        """Return the newest optimizer state of a shard that is here."""
-        held, copy = self._held.get(number), self._copies.get(number)
-        if held is None or (copy is not None and copy.holding.age > held.decisions.holding.age):
-            assert copy is not None
-            return copy.unpack()
-        return held.memory.optimizer_state()
+    def _state(self, number: int, origin: Origin) -> dict[str, Any]:
+        """Return the newest optimizer state of a shard, which is here."""
+        if origin.is_copied:
+            return self._copies[number].unpack()
+        return self._held[number].memory.optimizer_state()
 
     def _give(self, taker: int) -> list[Any]:
         """Begin to send `taker` what it goes on from and this worker has."""

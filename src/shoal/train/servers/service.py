@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shoal.strategies import keeper_of
 from shoal.train.servers.protocol import num_answer_words
 
 if TYPE_CHECKING:
@@ -55,12 +56,8 @@ class Service:
 
     @property
     def keeper(self) -> int | None:
-        """The rank that keeps copies of this worker's optimizer state: on another host, if any."""
-        if not self.tells_holdings or len(self.view) < 2:
-            return None
-        host_of = dict(zip(self.view.members, self.view.hosts, strict=True))
-        elsewhere = [rank for rank in self.others if host_of[rank] != host_of[self.own]]
-        return (elsewhere or self.others)[0]
+        """The rank that keeps copies of this worker's optimizer state."""
+        return keeper_of(self.view, self.own) if self.tells_holdings else None
 
     def servers_at(self, rank: int, piece: int) -> list[int]:
         """Return the servers in the process of `rank` that keep a part of `piece`."""

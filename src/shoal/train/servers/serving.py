@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-import msgspec
-
 from shoal.carriers import reserve_channels
 from shoal.errors import ViewChanging, WorkerLost
-from shoal.strategies import Holding, Kept, next_exchanges, next_places, places_before, servers_of
+from shoal.strategies import (
+    Holding,
+    Kept,
+    handed_on,
+    next_exchanges,
+    next_places,
+    note_of,
+    places_before,
+    read_kept,
+    servers_of,
+)
 from shoal.train.model_pieces import ModelPieces
 from shoal.train.servers.boxes import Inbox, Outbox
 from shoal.train.servers.client import ParameterClient
-from shoal.train.servers.moving import Move, first_shards, note_name, read_kept
+from shoal.train.servers.moving import Move, first_shards
 from shoal.train.servers.protocol import Channels, RequestWords
 from shoal.train.servers.service import Service
 from shoal.train.servers.shard import ModelLayout, PieceSpan, TrainedSpan
@@ -63,6 +71,7 @@ class Serving:
         self._epoch = -1
         self._places: tuple[int, ...] = ()
         self._host: ShardHost | None = None
+        self._is_cut = False
         view, member = replica.view, replica.member
         if not member.is_newcomer:
             self._cut_for(definition.servers or len(view))
@@ -77,7 +86,7 @@ class Serving:
 
     def _cut_for(self, servers: int) -> None:
         """Cut the model into pieces that so many servers share."""
-        replica = self._replica
+        replica, self._is_cut = self._replica, True
         self.cut = ModelPieces(replica.model, replica.flat, servers)
         pieces, flats = self.cut.pieces, replica.flat.buffers
         self._layout = _layout(replica, pieces, self._parameters, servers)
@@ -147,7 +156,7 @@ class Serving:
         if not any(each.places for each in kept.values()):
             raise WorkerLost("All who had weights of the parameter servers were lost.")
         places = next_places(places_before(kept.values()), servers_of(decision))
-        if not self._places:
+        if not self._is_cut:
             self._cut_for(len(places))
         service = self._service_in(decision.view, places)
         channel = self._reserved[-1]
@@ -171,14 +180,25 @@ class Serving:
             # all have been served in this view, so nobody needs what others serve by now
             self._held = dict(self.host.shards)
 
+    def handed_on(self) -> Kept:
+        """Return what a newcomer has that gets this worker's model."""
+        return handed_on(self._kept())
+
+    def take_over(self, kept: Kept) -> None:
+        """Begin with the model that another has `handed_on`."""
+        self._epoch, self._places = kept.epoch, kept.places
+        self._pulled = dict(kept.pulled)
+
     def report(self) -> dict[str, bytes]:
         """Return what this worker has of the shards, which nothing changes then; `Bookkeeper`."""
         if self._host is not None:
             self._host.freeze()
+        return note_of(self._replica.session, self._kept())
+
+    def _kept(self) -> Kept:
         served = {number: shard.decisions.holding for number, shard in self._held.items()}
         copied = {number: copy.holding for number, copy in self._copies.items()}
-        kept = Kept(self._epoch, self._places, served, self._pulled, copied)
-        return {note_name(self._replica.session): msgspec.msgpack.encode(kept)}
+        return Kept(self._epoch, self._places, served, self._pulled, copied)
 
     def decided(self, decision: Decision) -> None:
         """Hear of a decision, which `go_on` acts on; see `Bookkeeper`."""

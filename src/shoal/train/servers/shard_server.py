@@ -22,9 +22,9 @@ import torch
 
 from shoal.carriers import HOST
 from shoal.errors import ViewChanging
-from shoal.strategies import Add, Answer, Apply, Pulled
+from shoal.strategies import Add, Answer, Apply, Pulled, is_copy_due
 from shoal.train.background import BackgroundThread, Progress
-from shoal.train.servers.copies import is_due, pack
+from shoal.train.servers.copies import pack
 from shoal.train.servers.hyperparameters import spread_over
 from shoal.train.servers.protocol import Kind, fill_answer
 
@@ -113,6 +113,8 @@ class ShardServer:
         self._asked_ns: dict[int, int] = {}
         self._due: dict[int, list[Answer]] = {}
         """The shards' answers to a worker that all of them have to let go on."""
+        self._copied = shards[0].decisions.version
+        """The version of the last copy of the optimizer's state, or that with which it began."""
         self._granted: _Given | None = None
         self._progress = Progress(service.deadline_s)
         self._is_frozen = False
@@ -254,8 +256,10 @@ class ShardServer:
     def _state_for(self, rank: int, *, is_last: bool) -> Tensor:
         """Return the copy of the optimizer's state that `rank` is to keep, if one is due."""
         version = self.shards[0].decisions.version
-        if is_last or rank != self._service.keeper or not is_due(version, self._piece):
+        is_due = is_copy_due(version, self._copied, self._piece)
+        if is_last or rank != self._service.keeper or not is_due:
             return _NOTHING
+        self._copied = version
         return pack([shard.memory for shard in self.shards])
 
     def _given(self, rank: int, *, is_last: bool) -> list[Tensor]:
