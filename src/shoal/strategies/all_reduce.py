@@ -58,7 +58,6 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
 
     def check_goes_on(self) -> None:
         """Raise `UsageError` if updates are made before all sums are there."""
-        super().check_goes_on()
         if self.overlap == "next-forward":
             raise UsageError(
                 "overlap='next-forward' updates layers before all sums are there, and a job that"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
-from shoal.errors import UsageError
 from shoal.strategies.course import AbstractCourse, Setting
 
 if TYPE_CHECKING:
@@ -63,9 +62,6 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
     takes_loss_bound: ClassVar[bool] = True
     """Whether it sends contributions to sums, of which a transport may lose a share."""
 
-    goes_on: ClassVar[bool] = True
-    """Whether it goes on in another view, without workers that are lost and with newcomers."""
-
     @property
     def replicas_differ(self) -> bool:
         """Whether the workers' models differ until they are averaged after the last step."""
@@ -100,13 +96,6 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_goes_on(self) -> None:
         """Raise `UsageError` if it cannot be used where workers come and go."""
-        if not self.goes_on:
-            message = (
-                f"sync={self.word!r} needs all workers to the end, and this job goes on without"
-                " those that are lost: let it need all of them (no min_workers, no events of"
-                " workers), or choose all-reduce or a strategy that averages parameters."
-            )
-            raise UsageError(message)
 
     def check_size(self, workers: int) -> None:
         """Raise `UsageError` if the options do not fit so many workers."""

@@ -138,7 +138,6 @@ class ParameterServer(AbstractDefinition, frozen=True):
 
     def check_goes_on(self) -> None:
         """Raise `UsageError` for pulls that would be under way when the view changes."""
-        super().check_goes_on()
         if self.overlap != "none":
             message = (
                 f"overlap={self.overlap!r} of a parameter server needs all workers to the end, and"
