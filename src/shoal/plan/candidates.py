@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shoal.errors import UsageError
 from shoal.groups import Topology
 from shoal.scenario import SHOAL
-from shoal.strategies import HIDDEN, STRATEGIES, spelled, worth_trying
+from shoal.strategies import HIDDEN, STRATEGIES, Family, spelled, worth_trying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +58,11 @@ class Candidate:
         except UsageError:
             return False
         return self.transport != TCP
+
+    @property
+    def is_served(self) -> bool:
+        """Whether parameter servers hold the model."""
+        return self._definition.family is Family.SERVERS
 
     @property
     def interval(self) -> int:

@@ -27,7 +27,10 @@ class Pace:
     compute_s: float
     """Computing and waiting, all steps together."""
     exchange_s: float
+    """What the exchange takes, while all machines are there."""
     steps: int = 1
+    is_served: bool = False
+    """Whether it is exchanged with parameter servers, which move when a machine is missing."""
 
     @property
     def step_s(self) -> float:
@@ -73,7 +76,25 @@ class Failures:
         deaths_per_s = self.machines * there / self.fails_every_s
         silence_s = usual_liveness_timeout_s(self.deadline_s, is_fixed=False)
         lost_s = lost_by_death(silence_s, pace) + lost_by_newcomer(hand_on_s, pace)
+        if pace.is_served:
+            there *= self._pace_of_servers(pace, there)
         return there / (1 + deaths_per_s * lost_s)
+
+    def _pace_of_servers(self, pace: Pace, there: float) -> float:
+        """Return the mean pace with parameter servers over that of all machines that are there.
+
+        Each of them is `there` so often, so that any number may be missing.
+        """
+        mean = self.machines * (1 - there)
+        spread = _FURTHEST * math.sqrt(mean * there) + 1
+        first, last = max(0, math.floor(mean - spread)), math.ceil(mean + spread)
+        all_s, chances, found = pace.compute_s + pace.exchange_s, 0.0, 0.0
+        for missing in range(first, min(last, self.machines - 1) + 1):
+            chance = _chance(self.machines, missing, there)
+            step_s = pace.compute_s + pace.exchange_s * slower_exchange(self.machines, missing)
+            chances += chance * (self.machines - missing)
+            found += chance * (self.machines - missing) * all_s / step_s
+        return found / chances
 
     @property
     def goodput_starting_again(self) -> float:
@@ -88,6 +109,8 @@ class Failures:
         return self.checkpoint_every_s / (between_s * tries)
 
 
+_FURTHEST = 8.0
+"""The standard deviations beyond which no number of missing machines is looked at."""
 _HOPELESS = 500.0
 """The exponent from which on no checkpoint is ever reached."""
 
@@ -111,3 +134,21 @@ def lost_by_newcomer(hand_on_s: float, pace: Pace) -> float:
     """
     again_s = pace.exchange_s**2 / (2 * (pace.compute_s + pace.exchange_s))
     return hand_on_s + pace.step_s + again_s
+
+
+def slower_exchange(machines: int, missing: int = 1) -> float:
+    """Return how much longer an exchange with parameter servers takes while machines are missing.
+
+    As a factor. Their servers move to the others (`strategies.next_places`), and the port of those
+    that are the most servers has to carry the parts of as many for each of the rest.
+    """
+    left = machines - missing
+    return -(-machines // left) * (left - 1) / max(1, machines - 1)
+
+
+def _chance(machines: int, missing: int, there: float) -> float:
+    """Return how likely it is that so many machines are missing of all."""
+    ways = math.lgamma(machines + 1) - math.lgamma(missing + 1)
+    ways -= math.lgamma(machines - missing + 1)
+    gone = missing * math.log(1 - there) if missing else 0.0
+    return math.exp(ways + gone + (machines - missing) * math.log(there))

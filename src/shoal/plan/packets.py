@@ -174,6 +174,7 @@ def predict_over(
         loss_bound=candidate.loss_bound,
         is_rounded=candidate.is_rounded,
         goes_on=candidate.goes_on,
+        is_served=candidate.is_served,
         step_ms=flows.step_ms * factor,
         seconds_to_target=None if met is None else met * factor,
         compute_share=after.compute_share,

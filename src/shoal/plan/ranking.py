@@ -87,6 +87,8 @@ class Prediction:
     """The steps between two exchanges."""
     goes_on: bool = True
     """Whether a job goes on without workers that are lost; else it starts again."""
+    is_served: bool = False
+    """Whether parameter servers hold the model, which move when a machine is missing."""
     goodput: float = 1.0
     """Samples that count per second, over those on machines that never die."""
 
@@ -103,7 +105,8 @@ class Prediction:
     def with_deaths(self, failures: Failures, hand_on_s: float) -> Prediction:
         """Return what it comes to if machines die, and a newcomer's state takes `hand_on_s`."""
         exchange_s = self.step_ms / 1e3 * self.exchange_share * self.interval
-        pace = Pace(self.step_ms / 1e3 * self.interval - exchange_s, exchange_s, self.interval)
+        compute_s = self.step_ms / 1e3 * self.interval - exchange_s
+        pace = Pace(compute_s, exchange_s, self.interval, is_served=self.is_served)
         if not self.goes_on:
             return replace(self, goodput=failures.goodput_starting_again)
         return replace(self, goodput=failures.goodput_going_on(pace, hand_on_s))
@@ -255,6 +258,7 @@ def predict(
         met_alone=met is None and replicas.met_alone_at is not None,
         interval=candidate.interval,
         goes_on=candidate.goes_on,
+        is_served=candidate.is_served,
     )
 
 
