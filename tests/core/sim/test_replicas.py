@@ -32,7 +32,7 @@ def test_all_begin_alike_and_only_who_updates_moves() -> None:
     assert (before == before[0]).all()
     replicas.update(1)
     moved = [bool((now != then).any()) for now, then in zip(replicas._rows, before, strict=True)]
-    assert moved == [False, True, False, False]
+    assert moved == [False, True, False]
 
 
 def test_a_step_for_many_workers_is_that_of_a_higher_rate_and_of_adam_only() -> None:
@@ -75,7 +75,7 @@ def test_state_is_averaged_name_by_name_and_goes_on_from_there() -> None:
         replicas.update(rank)
     momenta = [
         [replicas._optimizers[rank].state[p]["momentum_buffer"] for p in model.parameters()]
-        for rank, model in enumerate(replicas._models[:WORKERS])
+        for rank, model in enumerate(replicas._models)
     ]
     assert replicas.state_per_parameter == 1
     before = [[each.clone() for each in of_rank] for of_rank in momenta]
@@ -128,42 +128,6 @@ def test_a_gradient_is_of_the_parameters_that_it_was_computed_on() -> None:
     replicas._rows[0] += 1.0
     replicas.update_by_mean([0])
     torch.testing.assert_close(replicas._rows[0], replicas._rows[1] + 1.0 + step)
-
-
-def test_pushes_at_a_part_of_the_rate_move_as_far_as_one_of_their_mean() -> None:
-    together, apart = make(), make()
-    for rank in range(WORKERS):
-        together.compute_gradient(rank)
-        apart.compute_gradient(rank)
-    together.push(range(WORKERS), 1.0, 1.0)
-    for rank in range(WORKERS):
-        apart.push([rank], 1 / WORKERS, 1 / WORKERS)
-    torch.testing.assert_close(apart._rows[-1], together._rows[-1])
-    assert (together._rows[-1] != together._rows[0]).any()
-
-
-def test_a_push_moves_statistics_by_their_own_share() -> None:
-    """Whatever the rate: `scale_updates = false` made each push replace them."""
-    replicas = make(model="resnet8")
-    before = replicas._rows[-1, replicas._trained :].clone()
-    replicas.compute_gradient(0)
-    pushed = replicas._rows[0, replicas._trained :].clone()
-    replicas.push([0], 1.0, 0.25)
-    found = replicas._rows[-1, replicas._trained :]
-    assert (pushed != before).any()
-    torch.testing.assert_close(found, 0.75 * before + 0.25 * pushed)
-
-
-def test_a_pull_brings_what_was_there_when_it_was_answered() -> None:
-    replicas = make()
-    replicas.compute_gradient(0)
-    replicas.push([0], 1.0, 1.0)
-    answered = replicas._rows[-1].clone()
-    replicas.serve(1)
-    replicas.push([0], 1.0, 1.0)
-    replicas.pull(1)
-    assert (replicas._rows[1] == answered).all()
-    assert (replicas._rows[-1] != answered).any()
 
 
 def test_the_curve_has_a_point_for_every_look_and_the_target_its_time() -> None:
@@ -232,10 +196,11 @@ def test_sums_of_gradients_and_pulls_are_exchanges_too() -> None:
     summed.note_step(0, SECOND)
     assert summed.met_at == 1.0
     served = alone()
+    part = served.served_part(0, 1)
     for rank in range(WORKERS):
         served.compute_gradient(rank)
-        served.push([rank], 1 / WORKERS, 1 / WORKERS)
-        served.serve(rank)
+        part.update([rank], 1 / WORKERS, 1 / WORKERS)
+        part.set_aside(rank)
     for rank in range(WORKERS):
         served.note_step(rank, (rank + 1) * SECOND)
         assert not served.is_satisfied

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from struck_jobs import (
+    ANSWER_S,
+    RATE,
+    STEP_S,
+    STEPS,
+    Told,
+    cluster,
+    come,
+    freeze,
+    kill,
+    run,
+    told,
+    training,
+)
 
 from shoal.control.terms import HEARTBEATS_PER_TIMEOUT, Terms, usual_liveness_timeout_s
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import ClusterSpec, WorkerEvent
-from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.network import TCP_HEADERS
-from shoal.sim.training.learning import AbstractLearner
 from shoal.sim.training.simulation import simulate
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, star
 from thoroughness import examples
 
 if TYPE_CHECKING:
+    from shoal.scenario.cluster_spec import ClusterSpec, WorkerEvent
+    from shoal.scenario.training_spec import TrainingSpec
     from shoal.sim.training.outcome import Outcome
-
-RATE = 1_000_000_000
-PLAIN = Materials(Port(RATE), Port(RATE), Link(delay_s=10e-6))
-STEPS = 40
-STEP_S = 0.1
-ANSWER_S = 100e-6
 
 GOING_ON: list[tuple[str, dict[str, Any]]] = [
     ("all-reduce", {}),
@@ -46,88 +51,12 @@ GOING_ON: list[tuple[str, dict[str, Any]]] = [
     ("ripples-static", {}),
     ("ripples-static", {"overlap": "next-forward"}),
     ("hierarchical-sgd", {}),
+    ("ps-bsp", {}),
+    ("ps-ssp", {"staleness": 2}),
+    ("ps-asp", {}),
+    ("ad-psgd", {}),
 ]
 NAMES = [name if not options else f"{name} {options}" for name, options in GOING_ON]
-
-
-def kill(at_s: float, rank: int) -> WorkerEvent:
-    return WorkerEvent(at_s, "kill", rank)
-
-
-def freeze(at_s: float, rank: int, lasts_s: float) -> WorkerEvent:
-    return WorkerEvent(at_s, "freeze", rank, lasts_s=lasts_s)
-
-
-def come(at_s: float, rank: int, host: int | None = None) -> WorkerEvent:
-    return WorkerEvent(at_s, "join", rank, host)
-
-
-def cluster(hosts: int, *events: WorkerEvent, seed: int = 1) -> ClusterSpec:
-    return ClusterSpec(star(host_names(hosts), PLAIN), spray=True, events=events, seed=seed)
-
-
-def training(**changes: object) -> TrainingSpec:
-    usual = TrainingSpec(
-        parameters=1_000_000,
-        compute_s=STEP_S,
-        steps=STEPS,
-        strategies=(),
-        layers=1,
-        control_delay_s=ANSWER_S,
-    )
-    return replace(usual, **changes)  # type: ignore[arg-type]
-
-
-def run(
-    name: str, where: ClusterSpec, job: TrainingSpec | None = None, **options: object
-) -> Outcome:
-    return simulate(where, job or training(), StrategySpec(name, options))
-
-
-class Told(AbstractLearner):
-    """Learns nothing, and writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.gradients: Counter[int] = Counter()
-        self.sums: list[tuple[int, ...]] = []
-        self.means: list[tuple[int, ...]] = []
-        self.updates: Counter[int] = Counter()
-        self.handed_on: list[tuple[int, int]] = []
-        self.members: list[tuple[int, ...]] = []
-
-    def attend(self, members: Sequence[int]) -> None:
-        self.members.append(tuple(members))
-
-    def hand_on(self, rank: int, taker: int) -> None:
-        self.handed_on.append((rank, taker))
-
-    def update(self, rank: int, scale_for: int = 1) -> None:
-        self.updates[rank] += 1
-
-    def compute_gradient(self, rank: int) -> None:
-        self.gradients[rank] += 1
-
-    def update_by_mean(self, members: Sequence[int], gradients: Sequence[Any] = ()) -> None:
-        self.sums.append(tuple(members))
-        self.updates.update(members)
-
-    def average(
-        self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
-    ) -> None:
-        self.means.append(tuple(members))
-
-    def average_state(self, *_: object) -> None: ...
-    def copy(self, *_: object) -> None: ...
-    def add_changes(self, *_: object) -> None: ...
-    def push(self, *_: object) -> None: ...
-    def serve(self, *_: object) -> None: ...
-    def pull(self, *_: object) -> None: ...
-    def note_step(self, *_: object) -> None: ...
-
-
-def told(name: str, where: ClusterSpec, **options: object) -> tuple[Told, Outcome]:
-    learner = Told()
-    return learner, simulate(where, training(), StrategySpec(name, options), learner=learner)
 
 
 def silence_s(job: TrainingSpec) -> float:
@@ -148,7 +77,7 @@ def test_the_others_make_all_their_steps_without_the_dead(
     last = learner.updates.pop(2) - out.steps_by_rank[2]
     assert last in (0, 1)  # it may have died between its update and the end of its step
     assert learner.updates == dict.fromkeys((0, 1, 3), STEPS)
-    assert any(2 in each for each in learner.sums + learner.means)
+    assert any(2 in each for each in learner.sums + learner.means + learner.pushes)
     (event,) = out.events
     assert event.fired_s == 1.05
     # a closed connection is known a way later, and proposed, reported and decided on in three more
@@ -185,7 +114,10 @@ def test_a_mean_that_a_death_interrupts_is_dropped() -> None:
 
 def test_one_after_the_other_dies_until_one_is_left() -> None:
     events = [kill(0.3 + each / 7, each) for each in range(5)]
-    for name in ("all-reduce", "ds-sync", "ripples", "ripples-static", "local-sgd"):
+    for name in (
+        *("all-reduce", "ds-sync", "ripples", "ripples-static", "local-sgd"),
+        *("ps-bsp", "ps-ssp", "ps-asp", "ad-psgd"),
+    ):
         out = run(name, cluster(6, *events))
         assert out.steps_by_rank[5] == STEPS
         assert all(each.fired_s is not None for each in out.events)
@@ -335,9 +267,7 @@ def test_the_same_seed_comes_to_the_same_and_events_change_nothing_before_them()
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("ad-psgd", {}, "simulated where all workers stay to the end"),
-        ("ps-bsp", {}, "simulated where all workers stay to the end"),
-        ("ps-asp", {}, "simulated where all workers stay to the end"),
+        ("ps-bsp", {"overlap": "next-forward"}, "is simulated with overlap"),
         ("ps-layers", {}, "needs all workers to the end"),
         ("all-reduce", {"overlap": "next-forward"}, "make a sum again"),
         ("all-reduce", {"algorithm": "hierarchical"}, "hierarchical"),
@@ -360,7 +290,7 @@ def test_packets_and_calibrated_flows(transport: str) -> None:
     events = (kill(0.22, 2), freeze(0.5, 1, 0.3), come(0.9, 2))
     job = training(transport=transport, steps=16, parameters=100_000)
     for level in ("packets", "flows"):
-        for name in ("all-reduce", "ds-sync", "ripples"):
+        for name in ("all-reduce", "ds-sync", "ripples", "ps-asp", "ad-psgd"):
             out = simulate(cluster(4, *events), replace(job, level=level), StrategySpec(name))
             assert (out.steps_by_rank[0], out.steps_by_rank[1], out.steps_by_rank[3]) == (16,) * 3
             assert out.counters["views"] == 2
@@ -397,6 +327,9 @@ def check(name: str, learner: Told, out: Outcome, deaths: Counter[int]) -> None:
     assert out.steps == sum(out.steps_by_rank)
     assert len(out.milestones_s) >= 1
     assert all(then <= now for then, now in pairwise(out.milestones_s))
+    if name.startswith("ps-"):
+        check_served(name, learner, out, deaths)
+        return
     if name != "all-reduce":
         for rank, made in enumerate(out.steps_by_rank):  # one may die after its update
             assert 0 <= learner.updates[rank] - made <= deaths[rank]
@@ -407,6 +340,28 @@ def check(name: str, learner: Told, out: Outcome, deaths: Counter[int]) -> None:
     made = Counter(rank for each in learner.sums for rank in each)
     assert {rank: n for rank, n in enumerate(out.steps_by_rank) if n} == made
     assert all(learner.gradients[rank] >= made[rank] for rank in made)
+
+
+def check_served(name: str, learner: Told, out: Outcome, deaths: Counter[int]) -> None:
+    """Raise `AssertionError` for a gradient that is in weights twice, or lost under BSP."""
+    came = Counter(taker for _, taker in learner.handed_on)
+    holders, parts = (set(each) for each in zip(*learner.models, strict=True))
+    members = learner.members[-1] if learner.members else holders
+    for number in parts:
+        models = [learner.models.get((rank, number), ()) for rank in members]
+        longest = max(models, key=len)
+        for weights in models:
+            found = [each for update in weights for each in update]
+            assert len(set(found)) == len(found), "no gradient counts twice"
+        if name != "ps-bsp":
+            continue
+        assert len(longest) == STEPS, "there is one update of each number"
+        assert all(longest[: len(weights)] == weights for weights in models), "all have the same"
+        counted = Counter(rank for update in longest for rank, _ in update)
+        for rank, made in enumerate(out.steps_by_rank):
+            # one may die after its push, or when it has pulled what nobody else has; and one may
+            # come where an update is made already
+            assert -came[rank] - deaths[rank] <= counted[rank] - made <= deaths[rank]
 
 
 def outcome_of(
@@ -447,7 +402,10 @@ def test_random_histories() -> None:
     assert all(went_on[each] for each in COUNTED)
 
 
-COUNTED = ("views", "repeated_sums", "dropped_means", "handed_on_bytes")
+COUNTED = (
+    *("views", "repeated_sums", "dropped_means", "handed_on_bytes"),
+    *("repeated_exchanges", "moved_bytes"),
+)
 
 
 # What is learnt.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from told import told
 
 from shoal.watch import scalars, to_mlflow, to_tensorboard, to_wandb
+from told import told
 
 
 class Logger:

@@ -11,7 +11,7 @@ picoseconds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import shoal
 from shoal.control import (
@@ -33,6 +33,7 @@ from shoal.control import (
 from shoal.errors import UsageError
 from shoal.membership import Report
 from shoal.sim.training.event_log import EventLog
+from shoal.sim.training.executor import TRAINING
 from shoal.sim.training.lives import Lives
 from shoal.sim.virtual_time import Signal
 from shoal.switching import PICOSECONDS
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
 
-_TRAINING: Final = "run"
 _PER_NANOSECOND: Final = 1_000
 
 
@@ -164,7 +164,7 @@ class Attendance:
         And `AssertionError` if somebody who could train waits for ever.
         """
         if not self._ending:
-            raise self._over("Nobody is left.")
+            raise self.over("Nobody is left.")
         waiting = [
             rank
             for rank in self._lines
@@ -312,12 +312,13 @@ class Attendance:
             case Refused(reason) | Rejected(_, reason):
                 self._refuse(rank, reason)
             case Lost(_, reason):
-                raise self._over(
+                raise self.over(
                     f"{reason} Fewer workers are left than min_workers says, or too few to know"
                     " that no others go on."
                 )
 
-    def _over(self, why: str) -> UsageError:
+    def over(self, why: str) -> UsageError:
+        """Return the error with which the job ends now."""
         seconds = self._world.time.now / PICOSECONDS
         return UsageError(f"The job ends after {seconds:g} s of virtual time: {why}")
 
@@ -347,9 +348,10 @@ class Attendance:
         if rank in self._taken_in:
             return None
         return Report(
-            {_TRAINING: self._executor.courses[rank].report()},
+            {TRAINING: self._executor.courses[rank].report()},
             is_ending=rank in self._ending,
             has_ended=rank in self._ended,
+            notes=self._executor.notes(rank),
         )
 
     def _install(self, decision: Decision) -> None:
@@ -358,17 +360,17 @@ class Attendance:
         if decision.view.epoch <= world.view.epoch:
             return
         if not decision.reports:
-            raise self._over("All who had a model were lost before one handed it on.")
+            raise self.over("All who had a model were lost before one handed it on.")
         self._proposal = None
-        world.view = decision.view_of(_TRAINING)
+        world.view = decision.view_of(TRAINING)
         self.lives.gone -= set(world.view.members)
         self._lacking = set(decision.newcomers)
         # one gives it all: it is the newcomer's port that the others would share
-        self._owing = {taker: givers[0] for taker, givers in decision.donors(_TRAINING).items()}
+        self._owing = {taker: givers[0] for taker, givers in decision.donors(TRAINING).items()}
         world.learner.attend([rank for rank in world.view.members if rank not in self._lacking])
         for taker, donor in self._owing.items():  # nobody is behind before it has begun
             world.times[taker].ahead = world.times[donor].position - world.times[taker].steps
-        self._executor.install(decision.newcomers)
+        self._executor.install(decision)
         world.count("views")
         self.log.note_view(decision.changes)
         settled, self._settled = self._settled, Signal()
@@ -379,13 +381,13 @@ class Attendance:
     def _hand_on(self, donor: int, taker: int) -> None:
         """Begin to send what a newcomer lacks, as it is now."""
         self._world.learner.hand_on(donor, taker)
-        counts = self._executor.courses[donor].handed_on()
+        state = self._executor.handed_on(donor)
         position = self._world.times[donor].position
-        process = self._send_state(donor, taker, counts, position)
+        process = self._send_state(donor, taker, state, position)
         self._handing_on.append(process)
         self._world.time.begin(process)
 
-    def _send_state(self, donor: int, taker: int, counts: dict[str, int], position: int) -> Process:
+    def _send_state(self, donor: int, taker: int, state: dict[str, Any], position: int) -> Process:
         world, began = self._world, self._world.time.now
         size = world.model.bytes * (1 + world.learner.state_per_parameter)
         yield world.send(donor, [taker], [size])
@@ -394,6 +396,6 @@ class Attendance:
         members = world.view.members
         world.learner.attend([rank for rank in members if rank not in self._lacking])
         world.times[taker].come_back(position, world.time.now)
-        self._executor.take_over(taker, counts)
+        self._executor.take_over(taker, state)
         world.count("handed_on_bytes", size)
         world.time.give(self._taken_in.pop(taker), value=True)

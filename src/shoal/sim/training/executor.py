@@ -14,14 +14,18 @@ from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.strategies import CHANGED, OWN_ACTS, Group, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator
+    from collections.abc import Generator
 
+    from shoal.membership import Decision
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process, Signal
     from shoal.strategies import AbstractCourse, AbstractDefinition, Act, Acts
 
 Doing: TypeAlias = "Generator[int | Signal, Any, object] | tuple[()]"
 """The part of an act that takes time, for `yield from`, which gives the act's answer."""
+
+TRAINING: Final = "run"
+"""The name of the one training that there is."""
 
 DONE: Final = ()
 """The rest of an act that takes no time and has no answer."""
@@ -92,26 +96,34 @@ class AbstractExecutor(AbstractSimulatedStrategy):
         if attendance is not None:
             attendance.note_ended(rank)
 
-    def install(self, newcomers: Collection[int]) -> None:
-        """Let the courses go on in the world's view, and begin with those of `newcomers`.
+    def install(self, decision: Decision) -> None:
+        """Let the courses go on in the world's view, and begin with those of newcomers.
 
         Before it `drop` has ended what the workers did together in the view before.
         """
         view, setting = self._world.view, self._setting()
         course_of = self._definition.courses(setting)
         for rank in view.members:
-            if rank in newcomers:
+            if rank in decision.newcomers:
                 self.courses[rank] = course_of(rank)
             else:
                 self.courses[rank].on_view(view)
 
-    def take_over(self, rank: int, counts: dict[str, int]) -> None:
-        """Let a newcomer go on from what another worker's course has handed on."""
-        self.courses[rank].take_over(counts)
+    def handed_on(self, rank: int) -> dict[str, Any]:
+        """Return what a newcomer takes over beside the model of `rank`, between two steps."""
+        return self.courses[rank].handed_on()
 
+    def take_over(self, rank: int, state: dict[str, Any]) -> None:
+        """Let a newcomer go on from what another worker has `handed_on`."""
+        self.courses[rank].take_over(state)
+
+    def notes(self, rank: int) -> dict[str, bytes]:
+        """Return what a worker reports, beside how far it is, when the view is about to change."""
+        return {}
+
+    @abstractmethod
     def drop(self) -> None:
         """Let nothing come of what workers do together, and all who wait for it know."""
-        raise TypeError(self)  # of strategies that need all workers to the end
 
     @abstractmethod
     def step(self, rank: int, step: int, acts: Acts) -> Process:

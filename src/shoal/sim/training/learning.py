@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from shoal.diverged import Figure, restore
 from shoal.errors import ProtocolError
+from shoal.sim.training.served_part import NothingServed
 from shoal.transport import FLOAT32
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.training.model import ModelSize
+    from shoal.sim.training.served_part import AbstractServedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +151,11 @@ class AbstractLearner(ABC):
         """
 
     @abstractmethod
-    def push(self, ranks: Sequence[int], scale: float, share: float) -> None:
-        """Update the server's parameters by the mean gradient of `ranks`, times `scale`.
+    def served_part(self, part: int, of: int) -> AbstractServedPart:
+        """Return new memory for one of as many parts of the parameters as servers share.
 
-        Its averaged buffers move by `share` of the way to theirs.
+        It holds the parameters that all workers begin with.
         """
-
-    @abstractmethod
-    def serve(self, rank: int) -> None:
-        """Set the server's parameters aside for a worker as they are, to be pulled."""
 
     @abstractmethod
     def pull(self, rank: int) -> None:
@@ -214,11 +212,9 @@ class NothingLearned(AbstractLearner):
     ) -> None:
         """Do nothing."""
 
-    def push(self, ranks: Sequence[int], scale: float, share: float) -> None:
-        """Do nothing."""
-
-    def serve(self, rank: int) -> None:
-        """Do nothing."""
+    def served_part(self, part: int, of: int) -> AbstractServedPart:
+        """Return a part with nothing in it."""
+        return NothingServed()
 
     def pull(self, rank: int) -> None:
         """Do nothing."""

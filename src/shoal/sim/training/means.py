@@ -7,7 +7,7 @@ Groups are those of a schedule, or of the generator itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, final
@@ -36,6 +36,7 @@ from shoal.strategies import (
 
 if TYPE_CHECKING:
     from shoal.groups import Assignment, GeneratorConfig
+    from shoal.membership import Decision
     from shoal.sim.training.executor import Doing
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
@@ -189,22 +190,22 @@ class MeansExecutor(AbstractExecutor):
         self._layerwise.clear()
         self._facts.drop()
 
-    def install(self, newcomers: Collection[int]) -> None:
+    def install(self, decision: Decision) -> None:
         """Let the generator go on without those who are gone; those who wait for a group stay."""
-        super().install(newcomers)
-        for rank in newcomers:
+        super().install(decision)
+        for rank in decision.newcomers:
             self._delayed[rank] = DelayedAverage(self._world, rank)
             self._owed[rank] = None
         if self._generator is not None:
-            staying = set(self._world.view.members) - set(newcomers)
+            staying = set(self._world.view.members) - set(decision.newcomers)
             leaving = [rank for rank in self.courses if rank in self._generator]
             leaving = [rank for rank in leaving if rank not in staying]
             now_ns = self._world.time.now // 1_000
             self._hear(self._generator.leave_together(leaving, now_ns))
 
-    def take_over(self, rank: int, counts: dict[str, int]) -> None:
+    def take_over(self, rank: int, state: dict[str, Any]) -> None:
         """Let a newcomer go on from what a member has handed on, and take part in groups."""
-        super().take_over(rank, counts)
+        super().take_over(rank, state)
         self._begin_course(rank)
 
     def _attend(self, rank: int, mean: Mean) -> Doing:

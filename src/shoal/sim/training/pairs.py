@@ -2,17 +2,19 @@
 
 As `train.pairs`: active workers ask, passive ones answer one at a time, in the order of arrival.
 Both sides average what their parameters were when they asked and answered; what that changes is
-added to whatever these have become meanwhile (`train.pairs.master_copy`).
+added to whatever these have become meanwhile (`train.pairs.master_copy`). An exchange that is under
+way when the view changes is dropped.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, final
 
-from shoal.errors import UsageError
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
+    CHANGED,
     Act,
     Acts,
     AnswerPairs,
@@ -20,13 +22,16 @@ from shoal.strategies import (
     Begin,
     Goodbye,
     Pair,
+    Pairs,
     TakeIn,
     Update,
+    pairing,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from shoal.membership import Decision
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
 
@@ -35,12 +40,7 @@ if TYPE_CHECKING:
 class PairsExecutor(AbstractExecutor):
     """Lets active workers begin exchanges, and passive ones answer them."""
 
-    def check_goes_on(self) -> None:
-        """Raise `UsageError`: what becomes of pairs that lose a worker is not simulated."""
-        raise UsageError(
-            "sync='ad-psgd' is simulated where all workers stay to the end: leave out the [[event]]"
-            " tables that kill, freeze or join workers."
-        )
+    own_acts = (TakeIn, Update)
 
     @property
     def copies(self) -> int:
@@ -50,12 +50,35 @@ class PairsExecutor(AbstractExecutor):
     def prepare(self, world: World) -> None:
         """Let nobody be busy."""
         super().prepare(world)
-        self._queues: list[list[Signal]] = [[] for _ in range(world.size)]
-        """Lists for each passive rank who is served and who waits, in the order of arrival."""
         self._under_way: list[Signal | None] = [None] * world.size
-        for course in self.courses.values():
-            for act in course.begin():
-                assert isinstance(act, AnswerPairs)  # whoever asks is answered from the beginning
+        """Given when the exchange is over that each rank has begun last."""
+        self._exchanges: dict[int, Process] = {}
+        """The exchanges under way, by the rank that has begun each."""
+        self._begin_view()
+        for rank in self.courses:
+            self._begin_course(rank)
+
+    def _begin_view(self) -> None:
+        """Let nobody answer, and nobody have said goodbye."""
+        self._queues: defaultdict[int, list[Signal]] = defaultdict(list)
+        """Lists for each passive rank who is served and who waits, in the order of arrival."""
+        self._answering: defaultdict[int, Signal] = defaultdict(Signal)
+        """Given when a passive rank begins to answer."""
+        self._active: dict[int, tuple[int, ...]] = {}
+        """The ranks that may ask each passive one that answers."""
+        self._gone: set[int] = set()
+        """The active ranks that have said goodbye."""
+        self._awaiting: dict[int, Signal] = {}
+        """What passive ranks wait for that make no more steps."""
+
+    def _begin_course(self, rank: int) -> None:
+        for act in self.courses[rank].begin():
+            assert isinstance(act, AnswerPairs)  # whoever asks is answered from the beginning
+            self._answer(rank, act)
+
+    def _answer(self, rank: int, act: AnswerPairs) -> None:
+        self._active[rank] = act.active
+        self._world.time.give(self._answering[rank])
 
     def step(self, rank: int, step: int, acts: Acts) -> Process:
         """Compute, and carry out `acts`."""
@@ -64,20 +87,28 @@ class PairsExecutor(AbstractExecutor):
         yield from self.carry_out(rank, acts)
 
     def do(self, rank: int, act: Act) -> Generator[int | Signal, Any, object]:
-        """Carry out one act."""
+        """Carry out one act; before any, newcomers get what they lack."""
         world = self._world
+        if world.attendance is not None:
+            world.attendance.at_border(rank)
         match act:
             case TakeIn():
                 yield from self._take_in(rank)
             case Update():
                 world.learner.update_by_mean([rank])
             case Begin():
-                over = self._under_way[rank] = Signal()
                 for pair in act.acts:
                     assert isinstance(pair, Pair)
-                    world.time.begin(self._exchange(rank, pair.peer, over))
-            case Goodbye() | AwaitGoodbyes():
-                pass  # a simulated worker answers for as long as somebody asks
+                    self._begin(rank, pair.peer)
+            case AnswerPairs():
+                self._answer(rank, act)
+            case Goodbye():
+                self._gone.add(rank)
+                self._hear_goodbyes()
+            case AwaitGoodbyes():
+                awaited = self._awaiting[rank] = Signal()
+                self._hear_goodbyes()
+                return (yield awaited)
             case _:
                 raise TypeError(act)
         return None
@@ -95,6 +126,16 @@ class PairsExecutor(AbstractExecutor):
             yield over
             times.end_exchange(self._world.time.now)
 
+    def _hear_goodbyes(self) -> None:
+        """Let passive workers end whom nobody will ask any more."""
+        for rank in [each for each in self._awaiting if self._gone.issuperset(self._active[each])]:
+            self._world.time.give(self._awaiting.pop(rank))
+
+    def _begin(self, rank: int, peer: int) -> None:
+        over = self._under_way[rank] = Signal()
+        process = self._exchanges[rank] = self._exchange(rank, peer, over)
+        self._world.time.begin(process)
+
     def _exchange(self, rank: int, peer: int, over: Signal) -> Process:
         world, queue = self._world, self._queues[peer]
         begin = world.time.now
@@ -105,10 +146,14 @@ class PairsExecutor(AbstractExecutor):
             yield mine
             world.count("busy_requests")
             world.count("queue_seconds", (world.time.now - begin) / 1e12)
+        yield self._answering[peer]
+        began = world.time.now
         world.learner.copy(peer)
         size = world.model.bytes
         yield world.exchange(rank, peer, size)
         yield from world.software(2)
+        if world.attendance is not None:
+            yield from world.attendance.lives.held_up((rank, peer), began)
         world.learner.average([rank, peer], [0.5, 0.5], copies=True)
         for each in (rank, peer):
             world.learner.add_changes(each)
@@ -116,4 +161,32 @@ class PairsExecutor(AbstractExecutor):
         queue.pop(0)
         if queue:
             world.time.give(queue[0])
+        del self._exchanges[rank]
         world.time.give(over)
+
+    def drop(self) -> None:
+        """Drop the exchanges under way: both sides keep what they have."""
+        world, exchanges, awaiting = self._world, self._exchanges, self._awaiting
+        self._exchanges = {}
+        self._begin_view()
+        for rank, process in exchanges.items():
+            world.count("dropped_means")
+            world.time.end(process)
+            if (over := self._under_way[rank]) is not None:
+                world.time.give(over)
+        for signal in awaiting.values():
+            world.time.give(signal, CHANGED)
+
+    def install(self, decision: Decision) -> None:
+        """Let those pair in the new view that had steps to make."""
+        super().install(decision)
+        ranks = pairing(decision)
+        for rank in self._world.view.members:
+            course = self.courses[rank]
+            assert isinstance(course, Pairs)
+            course.pair(self._world.view, ranks)
+
+    def take_over(self, rank: int, state: dict[str, Any]) -> None:
+        """Let a newcomer go on from what a member has handed on, and answer if it is passive."""
+        super().take_over(rank, state)
+        self._begin_course(rank)

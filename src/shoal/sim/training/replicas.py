@@ -17,6 +17,7 @@ import torch
 from shoal.memory import check_room
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
 from shoal.sim.training.model import Layer, ModelSize
+from shoal.sim.training.served_weights import ServedWeights, WorkersModels, mean_of
 from shoal.transport import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.workloads import (
     averaged_state,
@@ -52,7 +53,7 @@ _SENT_AS = {
 
 @final
 class Replicas(AbstractLearner):
-    """Replicas of `model` for each worker, and one for a parameter server.
+    """Replicas of `model` for each worker.
 
     The last `newcomers` of the workers come later. What is looked at are those who take part.
 
@@ -83,7 +84,7 @@ class Replicas(AbstractLearner):
         self._judges_rank0, self._until_shared = judges_rank0, until_shared
         self._dataset, self._samples, self._stop_at = dataset, samples, stop_at
         self._workers = workers
-        self._models = [make_model(model, dataset, seed) for _ in range(workers + 1)]
+        self._models = [make_model(model, dataset, seed) for _ in range(workers)]
         self._rows = _share_memory(self._models)
         self._trained = sum(each.numel() for each in self._models[0].parameters())
         """Columns of parameters; those of batch-norm statistics follow."""
@@ -91,10 +92,10 @@ class Replicas(AbstractLearner):
         """Holds for each worker what is averaged while it learns on."""
         self._copied: Tensor
         """The copies as they were when they were taken."""
+        self._recipe = recipe
         self._served: Tensor | None = None
         """Holds for each worker what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
-        self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
         first = workers - newcomers
         self._members = list(range(first))
         self._data = [
@@ -218,7 +219,7 @@ class Replicas(AbstractLearner):
     def copy(self, rank: int, wire: int = FLOAT32) -> None:
         """Take a copy of a worker's parameters, statistics included, rounded as `wire` says."""
         if self._copies is None:
-            self._copies, self._copied = (self._rows[: self._workers].clone() for _ in range(2))
+            self._copies, self._copied = (self._rows.clone() for _ in range(2))
         self._copies[rank] = self._copied[rank] = self._rows[rank].to(_SENT_AS[wire])
         self._copied_at[rank] = self._updates[rank]
 
@@ -276,28 +277,18 @@ class Replicas(AbstractLearner):
         statistics = self._rows[list(members), self._trained :]
         self._rows[list(members), self._trained :] = statistics.mean(dim=0)
 
-    def push(self, ranks: Sequence[int], scale: float, share: float) -> None:
-        """Let the server step by the mean of the gradients of `ranks`, at `scale` of its rate.
+    def served_part(self, part: int, of: int) -> ServedWeights:
+        """Return memory for one of `of` parts; of the first one pushes are counted."""
+        if self._served is None:
+            self._served = self._rows.clone()
+        about = self._models, self._rows, self._served, self._trained, self._recipe
+        return ServedWeights(
+            WorkersModels(*about), part, of, self._count_pushes if part == 0 else _nothing
+        )
 
-        Its statistics move by `share` of the way to the mean of theirs.
-        """
-        server = self._models[-1]
-        means = self._mean_gradients(ranks)
-        for parameter, mean in zip(server.parameters(), means, strict=True):
-            parameter.grad = mean
-        for group, rate in zip(self._optimizers[-1].param_groups, self._rates, strict=True):
-            group["lr"] = rate * scale
-        self._optimizers[-1].step()
+    def _count_pushes(self, ranks: Sequence[int]) -> None:
         for rank in ranks:
             self._updates[rank] += 1
-        statistics = self._rows[list(ranks), self._trained :].mean(dim=0)
-        self._rows[-1, self._trained :].lerp_(statistics, share)
-
-    def serve(self, rank: int) -> None:
-        """Set the server's parameters aside, statistics included."""
-        if self._served is None:
-            self._served = self._rows[: self._workers].clone()
-        self._served[rank] = self._rows[-1]
 
     def pull(self, rank: int) -> None:
         """Copy what has been set aside."""
@@ -336,7 +327,7 @@ class Replicas(AbstractLearner):
 
     def _mean_gradients(self, ranks: Sequence[int]) -> list[Tensor | None]:
         columns = zip(*(self._models[rank].parameters() for rank in ranks), strict=True)
-        return [_mean([each.grad for each in column]) for column in columns]
+        return [mean_of([each.grad for each in column]) for column in columns]
 
     def look(self, now: int, samples: int | None = None) -> CurvePoint:
         """Evaluate the models as they are, on the first `samples` test samples (None: all)."""
@@ -405,14 +396,10 @@ def _share_memory(models: Sequence[nn.Module]) -> Tensor:
     return rows
 
 
-def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
-    """Return the mean, a missing gradient counting as zero; None if all are missing."""
-    there = [each for each in gradients if each is not None]
-    if not there:
-        return None
-    return torch.stack(there).sum(dim=0) / len(gradients)
-
-
 def _weights(members: Sequence[int], shares: Sequence[float]) -> Tensor:
     """Return what each member weighs in a mean; alike where no shares are given."""
     return torch.tensor(list(shares) or [1 / len(members)] * len(members))
+
+
+def _nothing(_: Sequence[int]) -> None:
+    pass

@@ -20,11 +20,12 @@ from shoal.sim.virtual_time import Signal
 from shoal.strategies import CHANGED, Act, Acts, Adopt, SumGradients, Summed, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from shoal.membership import Decision
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
     from shoal.strategies import AllReduce
@@ -246,10 +247,10 @@ class SumsExecutor(AbstractExecutor):
                 self._world.time.end(process)
             self._world.time.give(iteration.over)
 
-    def install(self, newcomers: Collection[int]) -> None:
+    def install(self, decision: Decision) -> None:
         """Let the sums be made among the members that were under way."""
-        super().install(newcomers)
-        members = self._world.view.members
+        super().install(decision)
+        newcomers, members = decision.newcomers, self._world.view.members
         for rank in [each for each in self._own if each in newcomers or each not in members]:
             del self._own[rank]
             self._awaiting.pop(rank, None)
