@@ -32,6 +32,7 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
 )
 
 
@@ -59,8 +60,7 @@ class Connection:
         self._socket.heartbeat_ivl = _KEEP_ALIVE_MS  # keeps idle connections through firewalls
         self._socket.ipv6 = "[" in endpoint
         self._events = self._socket.get_monitor_socket(_EVENTS)
-        self.is_established = False
-        """Whether the service has let this worker in."""
+        self._is_established = self._was_refused = False
         self._refusals = 0
         self._refused_at = 0.0
         self._failure: MismatchError | ServiceGone | None = None
@@ -69,6 +69,11 @@ class Connection:
         for socket in self.sockets:
             self.poller.register(socket, zmq.POLLIN)
         self._socket.connect(endpoint)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nobody listens there, as far as is known, and the service never let it in."""
+        return self._was_refused and not self._is_established
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
@@ -124,12 +129,14 @@ class Connection:
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.is_established, self._refusals = True, 0
-            elif self.is_established:
+                self._is_established, self._refusals = True, 0
+            elif self._is_established:
                 return ServiceGone(
                     f"The control plane at {self._endpoint} is gone: its process, or the"
                     " connection to its machine, has ended."
                 )
+            elif event == zmq.EVENT_CONNECT_RETRIED:
+                self._was_refused = True
             elif event != zmq.EVENT_DISCONNECTED:
                 self._refusals += 1
                 self._refused_at = time.monotonic()

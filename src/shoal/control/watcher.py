@@ -74,6 +74,7 @@ _HELD_S = 0.005
 _MOST_TIDINGS = 16
 """The messages without an answer that wait at most: of who hears late, the latest are of no use."""
 _MOST_KNOWN = 4
+_NOT_THERE = "The control plane that stood by is not there any more."
 _WAKE_ADDRESS = "inproc://watcher"
 
 
@@ -290,6 +291,8 @@ class Watcher:
             try:
                 wait_s = 0.0 if self._changes else self._line.wait_s
                 self._act_on(self._line.receive(wait_s))
+                if not self._is_served and self._line.connection.is_refused:
+                    raise ServiceGone(_NOT_THERE)
                 self._change_view()
                 self._send_tidings()
                 self._send_posted()
@@ -355,7 +358,7 @@ class Watcher:
         if member is None or member.is_fixed or not member.is_ready or self._has_said_goodbye:
             raise gone
         reserve = self._reserve
-        if reserve is None or not reserve.connection.is_established:
+        if reserve is None or reserve.connection.is_refused:
             reserve = self._started_again(gone)
         _log.warning("%s Going over to the one that stands by, at %s.", gone, reserve.endpoint)
         with suppress(zmq.Again):  # its queue may be full
@@ -367,9 +370,8 @@ class Watcher:
     def _started_again(self, gone: ServiceGone) -> Line:
         """Return the way to a control plane that was started again, where the last ones were.
 
-        The last may be there yet, and not have let this worker in. Raises `gone` if there is none,
-        or if that was only silent: it may be well, and count this worker among those that have come
-        over.
+        Raises `gone` if there is none, or if the last one was only silent: it may be well, and
+        count this worker among those that have come over.
         """
         if isinstance(gone, ServiceSilent) and self._reserve is None:
             raise gone

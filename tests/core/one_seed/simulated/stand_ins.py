@@ -396,6 +396,8 @@ class Socket(Source):
             or not self.process.runs
             or not here.can_reach(self.process.host, server.process.host)
         ):
+            if server is None and self.monitor is not None and self.process.runs:
+                self.monitor.put({"event": real_zmq.EVENT_CONNECT_RETRIED, "value": 0})
             here.after(100_000_000, self._call)
             return
         network().num_wires += 1
