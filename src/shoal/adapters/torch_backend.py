@@ -62,4 +62,4 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
         sums = replace(sums, algorithm=AUTO)
     places = tuple(share.ranks.index(rank) for rank in ranks)
     group = TransportGroup(share, places, share.new_stream("torch", ranks))
-    return ShoalProcessGroup(share, group, sums=sums)
+    return ShoalProcessGroup.over(group, sums=sums)
