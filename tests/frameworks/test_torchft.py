@@ -16,7 +16,7 @@ import pytest
 
 from patience import IDLE_S
 from process_table import marked_environment, processes_of
-from started_ranks import free_port
+from started_ranks import free_port, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,7 @@ import json, os, sys, time
 from datetime import timedelta
 import torch, torchft
 from torch.distributed import TCPStore
+from torchft.checkpointing.pg_transport import PGTransport
 from shoal.adapters.torchft import ProcessGroupShoal
 
 number, lighthouse, record = int(sys.argv[1]), sys.argv[2], open(sys.argv[3], "a")
@@ -50,9 +51,12 @@ def load(state):
     sgd.load_state_dict(state["optimizer"])
 
 store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
-group = ProcessGroupShoal(timedelta(seconds=5))
+group, more = ProcessGroupShoal(timedelta(seconds=5)), {}
+if os.environ.get("STATE_BY") == "messages":
+    limit, device = timedelta(seconds=10), torch.device("cpu")
+    more["checkpoint_transport"] = PGTransport(group, timeout=limit, device=device)
 manager = torchft.Manager(
-    pg=group, load_state_dict=load, min_replica_size=2, replica_id=f"replica-{number}",
+    **more, pg=group, load_state_dict=load, min_replica_size=2, replica_id=f"replica-{number}",
     state_dict=lambda: {"model": inner.state_dict(), "optimizer": sgd.state_dict()},
     timeout=timedelta(seconds=10), rank=0, world_size=1, lighthouse_addr=lighthouse,
     store_addr=address, store_port=store.port, hostname=address,
@@ -144,13 +148,15 @@ def kill_and_rejoin(job: Job) -> None:
     job.check()
 
 
+@pytest.mark.parametrize("state_by", ["http", "messages"])
 def test_a_replica_that_is_killed_comes_back_and_all_are_alike_after_each_step(
-    tmp_path: Path,
+    tmp_path: Path, state_by: str
 ) -> None:
+    """State is handed on by torchft's web server, or by messages of the group itself."""
     started = []
 
     def start(number: int | None, command: list[str]) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "RUST_LOG": "error", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {**os.environ, "RUST_LOG": "error", "STATE_BY": state_by}
         with (tmp_path / f"log-{number}").open("ab") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         started.append(process)
@@ -191,6 +197,67 @@ def test_the_same_on_a_network_that_loses_packets(tmp_path: Path) -> None:
 
         kill_and_rejoin(Job(tmp_path, f"http://{lab.hosts[0].address}:29510", start))
         assert lab.counts()[..., Count.LOST].sum() > 100
+
+
+RARELY = """
+import json, os, sys
+from datetime import timedelta
+import torch, torchft
+from torch.distributed import TCPStore
+from torchft.local_sgd import DiLoCo, LocalSGD
+from shoal.adapters.torchft import ProcessGroupShoal
+
+number, lighthouse, way = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.manual_seed(0)
+model = torch.nn.Linear(20, 300)
+sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+manager = torchft.Manager(
+    pg=ProcessGroupShoal(timedelta(seconds=20)), load_state_dict=model.load_state_dict,
+    state_dict=model.state_dict, min_replica_size=2, replica_id=f"replica-{number}",
+    use_async_quorum=False, timeout=timedelta(seconds=20), rank=0, world_size=1,
+    lighthouse_addr=lighthouse, store_addr="127.0.0.1", store_port=store.port, hostname="127.0.0.1",
+)
+torch.manual_seed(number)  # replicas see data of their own
+if way == "LocalSGD":
+    averaging = LocalSGD(manager, model, sgd, sync_every=4)
+else:
+    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    averaging = DiLoCo(manager, [model], sgd, outer, sync_every=4)
+with averaging:
+    for _ in range(24):
+        sgd.zero_grad()
+        model(torch.randn(16, 20)).square().mean().backward()
+        sgd.step()
+total = sum(each.double().sum().item() for each in model.parameters())
+print(json.dumps([manager.current_step(), manager.num_participants(), total]), flush=True)
+os._exit(0)  # as a replica that has finished would wait for the other to be done with its state
+"""
+
+
+@pytest.mark.parametrize("way", ["LocalSGD", "DiLoCo"])
+def test_replicas_that_average_rarely_are_alike_in_the_end(way: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    quiet = {**os.environ, "RUST_LOG": "error"}
+    with subprocess.Popen([*LIGHTHOUSE, "--bind", address], env=quiet) as lighthouse:
+        try:
+            replicas = [
+                subprocess.Popen(
+                    [sys.executable, "-c", RARELY, str(number), f"http://{address}", way],
+                    env=quiet,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for number in range(2)
+            ]
+            ended = outcomes(replicas)
+        finally:
+            lighthouse.kill()
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    one, other = (json.loads(out.splitlines()[-1]) for _, out, _ in ended)
+    assert one == other
+    assert one[:2] == [6, 2]
 
 
 class Example:
