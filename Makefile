@@ -37,7 +37,7 @@ test-frameworks:
 	$(VENV)-mxnet/bin/python -m pip install --quiet -e '.[mxnet]' $(FRAMEWORK_TESTS)
 	$(VENV)-mxnet/bin/python -m pytest -q --timeout 3600 tests/frameworks
 	$(PYTHON) -m venv $(VENV)-torch-libraries
-	$(VENV)-torch-libraries/bin/python -m pip install --quiet -c constraints.txt -e '.[torch]' lightning accelerate 'ray[train]' $(FRAMEWORK_TESTS)
+	$(VENV)-torch-libraries/bin/python -m pip install --quiet -c constraints.txt -e '.[torch,torchft,data]' lightning accelerate 'ray[train]' $(FRAMEWORK_TESTS)
 	$(VENV)-torch-libraries/bin/python -m pytest -q --timeout 3600 tests/frameworks
 
 # With several releases of Python and torch, one after another, in environments that are removed again.

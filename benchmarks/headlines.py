@@ -56,6 +56,7 @@ _CONTENDERS: Final = {
     "decent-dp": "Decent-DP",
     "decent-dp-one-peer": "Decent-DP, one peer",
     "shoal-ddp-powersgd": "DDP, PowerSGD over Shoal's transport",
+    "shoal-torchft-ddp": "torchft over Shoal's transport",
     "shoal-ripples-overlap": "Ripples, hidden averages",
     "shoal-ripples-overlap-fp16": "Ripples, hidden averages, float16",
     "shoal-local-sgd-overlap": "local SGD, hidden averages",

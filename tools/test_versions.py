@@ -52,6 +52,7 @@ TESTS = [
     "tests/processes/test_torch_held_works.py",
     "tests/processes/test_torch_overloads.py",
     "tests/processes/test_torch_profile.py",
+    "tests/processes/test_torch_reconfigured.py",
     "tests/processes/test_transport_torch_backend.py",
     "tests/processes/test_transport_torch_callbacks.py",
     "tests/processes/test_transport_torch_ddp.py",

@@ -17,8 +17,8 @@ SOURCE = ROOT / "src" / "shoal"
 STUBS = sorted(SOURCE.glob("*/__init__.pyi"))
 ROOMS = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
 LEAVES = {path.stem for path in SOURCE.glob("*.py")}
-PUBLIC_FILES = {"shoal.compiled.libc"}
-"""Files that are faces of their own: the names of the C library, say."""
+PUBLIC_FILES = {"shoal.adapters.torchft", "shoal.compiled.libc"}
+"""Files that are faces of their own: what users of torchft import, the names of the C library."""
 
 
 def past_a_face(nodes: list[ast.AST], room: str) -> Iterator[tuple[int, str]]:

@@ -137,6 +137,7 @@ CONTENDERS: Final[tuple[Contender, ...]] = (
     Contender("alone", Alone(), in_quick=False),
     *PEERS,
     Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), in_quick=False),
+    Contender("shoal-torchft-ddp", TorchFT(over_shoal=True), in_quick=False),
     _ours("all-reduce", "all-reduce"),
     _ours("all-reduce-p10", "all-reduce", loss_bound=LOSS_BOUND, in_quick=False),
     _ours("all-reduce-p10-fp16", "all-reduce", loss_bound=LOSS_BOUND, wire="float16"),

@@ -10,6 +10,8 @@ from shoal_bench.elastic.ours import ELASTIC, Shoal
 from shoal_bench.elastic.torchft import AS_IN_ITS_EXAMPLE, TUNED, TorchFT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal_bench.elastic.contender import AbstractContender
     from shoal_bench.stand import Stand
 
@@ -20,9 +22,18 @@ CONTENDERS: Final[tuple[AbstractContender, ...]] = (
     Hivemind(),
 )
 
+OF_TORCHFT: Final[tuple[AbstractContender, ...]] = tuple(
+    TorchFT(settings, over_shoal=over_shoal)
+    for settings in (TUNED, AS_IN_ITS_EXAMPLE)
+    for over_shoal in (False, True)
+)
+"""What `torchft` measures: torchft over gloo, and over Shoal's transport."""
 
-def installed(stand: Stand) -> list[AbstractContender]:
+
+def installed(
+    stand: Stand, contenders: Sequence[AbstractContender] = CONTENDERS
+) -> list[AbstractContender]:
     """Return those that are installed; skip the others with one line for each library."""
-    for package in sorted({each.package for each in CONTENDERS if not each.is_installed()}):
+    for package in sorted({each.package for each in contenders if not each.is_installed()}):
         stand.skip(f"{package} is not installed: {install('peers', 'shoal-bench')}.")
-    return [each for each in CONTENDERS if each.is_installed()]
+    return [each for each in contenders if each.is_installed()]

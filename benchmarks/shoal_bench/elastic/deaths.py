@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import ShoalError
-from shoal_bench.elastic.contenders import installed
+from shoal_bench.elastic.contenders import CONTENDERS, installed
 from shoal_bench.elastic.job import ElasticJob
 from shoal_bench.elastic.record import first_average, first_without, longest_pause_s, second_step
 from shoal_bench.elastic.worker import Training
@@ -67,9 +67,9 @@ class Found:
     service: list[float] = field(default_factory=list)
 
 
-def measure(stand: Stand) -> list[Row]:
+def measure(stand: Stand, contenders: Sequence[AbstractContender] = CONTENDERS) -> list[Row]:
     """Return the rows of all contenders, and keep them after every job."""
-    contenders = installed(stand)
+    contenders = installed(stand, contenders)
     rounds, deaths = stand.choose(full=2, quick=1), stand.choose(full=4, quick=1)
     found = {each.name: (each, Found()) for each in contenders}
     rows: list[Row] = []

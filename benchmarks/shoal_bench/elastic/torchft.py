@@ -16,7 +16,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch exports it unmarked
 
 from shoal_bench.elastic.contender import AbstractContender, Part
-from shoal_bench.peers.torchft import quieten
+from shoal_bench.peers.torchft import quieten, shoal_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ TUNED: Final = Settings("tuned", 1_000, 20, 500, 0.5, 5.0)
 
 @final
 class TorchFT(AbstractContender):
-    """`DistributedDataParallel`, `Optimizer` and `Manager` of torchft over gloo.
+    """`DistributedDataParallel`, `Optimizer` and `Manager` of torchft, over gloo or over Shoal.
 
     A newcomer gets parameters and the optimizer's state from another replica.
     """
@@ -65,13 +65,14 @@ class TorchFT(AbstractContender):
     package = "torchft"
     service = "lighthouse"
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, *, over_shoal: bool = False) -> None:
+        self._settings, self._over_shoal = settings, over_shoal
 
     @property
     def title(self) -> str:
         """The library and how it is set."""
-        return f"torchft ({self._settings.name})"
+        over = ", over Shoal" if self._over_shoal else ""
+        return f"torchft ({self._settings.name}{over})"
 
     @contextlib.contextmanager
     def launch(self, address: str, port: int) -> Iterator[str]:
@@ -106,8 +107,9 @@ class TorchFT(AbstractContender):
             inner.load_state_dict(state["optim"])
 
         store = TCPStore(seat.address, 0, is_master=True, wait_for_workers=False)
+        kind, wrapper = _shoal() if self._over_shoal else _gloo()
         manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=self._settings.collective_s)),
+            pg=kind(timeout=timedelta(seconds=self._settings.collective_s)),
             min_replica_size=1,
             load_state_dict=load,
             state_dict=state,
@@ -121,7 +123,7 @@ class TorchFT(AbstractContender):
             hostname=seat.address,
             checkpoint_transport=_at(seat.address, timedelta(seconds=self._settings.timeout_s)),
         )
-        wrapped: Any = _mended(torchft.DistributedDataParallel)(manager, model)
+        wrapped: Any = wrapper(manager, model)
         optimizer = torchft.Optimizer(manager, inner)
         done = 0
 
@@ -157,6 +159,20 @@ def _at(address: str, timeout: timedelta) -> Any:
             return str(super().metadata()).replace(f"//{socket.gethostname()}:", f"//{address}:")
 
     return Addressed(timeout=timeout, num_chunks=0)
+
+
+def _gloo() -> tuple[Any, Any]:
+    """Return the kind of process group, and the wrapper of the model, for gloo."""
+    import torchft
+
+    return torchft.ProcessGroupGloo, _mended(torchft.DistributedDataParallel)
+
+
+def _shoal() -> tuple[Any, Any]:
+    """Return the same for Shoal, under which torchft's own wrapper outlives a failed sum."""
+    import torchft
+
+    return shoal_group(), torchft.DistributedDataParallel
 
 
 def _mended(wrapper: type[Any]) -> type[Any]:

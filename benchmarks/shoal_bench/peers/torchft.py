@@ -1,7 +1,7 @@
 """torchft: fault-tolerant DDP and DiLoCo, whose lighthouse decides which replicas take part.
 
-Every worker is a replica group of its own, with torchft's own gloo process group and timeouts; the
-lighthouse runs beside the workers.
+Every worker is a replica group of its own, with torchft's own gloo process group and timeouts, or
+Shoal's in its place; the lighthouse runs beside the workers.
 """
 
 from __future__ import annotations
@@ -57,14 +57,17 @@ class AbstractTorchFT(PooledLibrary):
         finally:
             lighthouse.shutdown()
 
-    def _manager(self, seat: Seat, model: nn.Module, *, is_async: bool) -> tuple[Any, TCPStore]:
+    def _manager(
+        self, seat: Seat, model: nn.Module, *, is_async: bool, over_shoal: bool = False
+    ) -> tuple[Any, TCPStore]:
         """Return a manager of this replica, and the store that has to outlive it."""
         quieten()
         import torchft
 
+        kind = shoal_group() if over_shoal else torchft.ProcessGroupGloo
         store = TCPStore(seat.address, 0, is_master=True, wait_for_workers=False)
         manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=_DEADLINE),
+            pg=kind(timeout=_DEADLINE),
             min_replica_size=seat.world_size,
             load_state_dict=model.load_state_dict,
             state_dict=model.state_dict,
@@ -83,15 +86,25 @@ class AbstractTorchFT(PooledLibrary):
 
 @final
 class TorchFT(AbstractTorchFT):
-    """torchft's DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
+    """torchft's DDP wrapper, manager and optimizer wrapper, as in its train_ddp example.
 
-    title = "torchft DDP"
+    Sums go over gloo, or over Shoal's transport.
+    """
+
     counterpart = Shoal("all-reduce")
     """Shoal with the same algorithm, without the fault tolerance."""
 
+    def __init__(self, *, over_shoal: bool = False) -> None:
+        self.is_ours = over_shoal
+
+    @property
+    def title(self) -> str:
+        """The library's name, with the transport if that is ours."""
+        return "torchft DDP, over Shoal" if self.is_ours else "torchft DDP"
+
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its DDP example."""
-        manager, store = self._manager(seat, model, is_async=True)
+        manager, store = self._manager(seat, model, is_async=True, over_shoal=self.is_ours)
         import torchft
 
         wrapped: Any = torchft.DistributedDataParallel(manager, model)
@@ -167,6 +180,13 @@ def halves_of(model: nn.Module) -> list[nn.ModuleList]:
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def shoal_group() -> Any:
+    """Return the kind of process group that stands in for torchft's own."""
+    from shoal.adapters.torchft import ProcessGroupShoal
+
+    return ProcessGroupShoal
 
 
 def quieten() -> None:

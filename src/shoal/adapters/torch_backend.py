@@ -46,6 +46,16 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     from shoal.session import over_store, share_engine
     from shoal.wire import TransportGroup, from_environment
 
+    if getattr(options, "enable_reconfigure", False):  # torch has it from 2.14 on
+        from shoal.adapters.torch_reconfigured_group import ReconfiguredGroup
+
+        return ReconfiguredGroup(
+            options.store,
+            options.group_rank,
+            options.group_size,
+            deadline_s=options.timeout.total_seconds(),
+            sums=replace(from_environment().sums, algorithm=AUTO),
+        )
     size = options.group_size
     ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
     world_size = dist.get_world_size() if dist.is_initialized() else size
@@ -62,4 +72,4 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
         sums = replace(sums, algorithm=AUTO)
     places = tuple(share.ranks.index(rank) for rank in ranks)
     group = TransportGroup(share, places, share.new_stream("torch", ranks))
-    return ShoalProcessGroup(share, group, sums=sums)
+    return ShoalProcessGroup.over(group, sums=sums)

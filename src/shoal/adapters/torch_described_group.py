@@ -16,6 +16,7 @@ class DescribedGroup(dist.ProcessGroup):
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
+    supports_reconfigure = False
 
     def __init__(self, me: int, size: int) -> None:
         super().__init__(me, size)  # type: ignore[call-arg]  # Python's overload

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -69,14 +69,27 @@ ReduceOp = dist.ReduceOp
 @with_untraced_methods
 @with_profiled_collectives
 class ShoalProcessGroup(DescribedGroup):
-    """One group of ranks, as torch.distributed wants to see it, with a share in an engine.
+    """One group of ranks, as torch.distributed wants to see it, over the engine that carries it.
 
     `sums` says how sums are made; only contributions to a sum of floats may get lost.
     """
 
-    def __init__(self, engine: Carrier, group: TransportGroup, *, sums: SumOptions = EXACT) -> None:
-        super().__init__(group.me, group.size)
-        self.engine, self.sums = engine, sums
+    engine: Carrier
+
+    def __init__(self, me: int, size: int, *, sums: SumOptions = EXACT) -> None:
+        super().__init__(me, size)
+        self.sums = sums
+
+    @classmethod
+    def over(cls, group: TransportGroup, *, sums: SumOptions = EXACT) -> Self:
+        """Return the process group of the members of `group`."""
+        made = cls(group.me, group.size, sums=sums)
+        made.stand_on(group)
+        return made
+
+    def stand_on(self, group: TransportGroup) -> None:
+        """Let operations from now on be those of `group`, and be numbered anew."""
+        self.engine = group.engine
         self._order = Order(group, group)
         self._from_anyone = AnySource(group)
         self._monitored_barrier = MonitoredBarrier(group)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-    from shoal.wire import Transfer
+    from shoal.errors import ShoalError
+    from shoal.wire import Carrier, Transfer
 
 
 MOST_THREADS = 1 << 14
@@ -39,6 +40,12 @@ def run_beside(job: Callable[[], None]) -> None:
         _threads.submit(job)
     except RuntimeError:  # the interpreter is about to end
         job()
+
+
+def leave_beside(engine: Carrier, error: ShoalError) -> None:
+    """Make what is under way over `engine` fail with `error`, and leave it, waiting for nobody."""
+    engine.abort(error)
+    run_beside(engine.close)  # which says goodbye, and answers the others for a while
 
 
 Tell = Callable[[BaseException | None], None]
@@ -146,6 +153,13 @@ class TransportWork(Work):
             self._future.set_result(self._result)
         else:
             self._future.fail(self._error)
+
+    def forgiving(self) -> TransportWork:
+        """Return a work of the same result that is over when this is, and has not failed."""
+        made = TransportWork(self._result, order=self._order)
+        part = made.part()
+        self.tell(lambda _error: part(None))
+        return made.seal()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until done; raise what ended it. `timeout` cannot extend the job's deadline."""

@@ -1,6 +1,7 @@
 from shoal.session.card_exchange import Exchange as Exchange
 from shoal.session.card_exchange import over_board as over_board
 from shoal.session.card_exchange import over_store as over_store
+from shoal.session.engine_share import group_alone as group_alone
 from shoal.session.engine_share import open_engines as open_engines
 from shoal.session.engine_share import share_engine as share_engine
 from shoal.session.joining import default_group_is_shoal as default_group_is_shoal

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
     from shoal.control import CardStore
+    from shoal.wire import Settings
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
 """A collective function that takes this rank's card and returns those of all ranks, in order:
@@ -59,8 +60,13 @@ def over_board(
     return exchange
 
 
-def over_store(store: Store, me: int, size: int, deadline_s: float) -> Exchange:
-    """Return the exchange over torch's `store`, by way of rank 0 where SHOAL_JOB_KEY is set."""
+def over_store(
+    store: Store, me: int, size: int, deadline_s: float, *, settings: Settings | None = None
+) -> Exchange:
+    """Return the exchange over torch's `store`, by way of rank 0 where SHOAL_JOB_KEY is set.
+
+    The addresses of `settings` are rank 0's then; without them those that the environment says.
+    """
     key = os.environ.get("SHOAL_JOB_KEY")
     silent = "torch's store does not answer: the process that keeps it hangs, or is cut off."
 
@@ -68,16 +74,19 @@ def over_store(store: Store, me: int, size: int, deadline_s: float) -> Exchange:
         part = fresh_store(store, "transport", me, size, deadline_s=deadline_s)
         if key is None:
             return over_board(part, me, size, deadline_s)(card)
-        return _over_rank_0(part, JobKey(key), me, size, deadline_s)(card)
+        here = settings or from_environment()
+        return _over_rank_0(part, JobKey(key), me, size, deadline_s, here)(card)
 
     return lambda card: within(_BOUNDS * deadline_s, silent, lambda: exchange(card))
 
 
-def _over_rank_0(board: CardStore, key: JobKey, me: int, size: int, deadline_s: float) -> Exchange:
+def _over_rank_0(
+    board: CardStore, key: JobKey, me: int, size: int, deadline_s: float, settings: Settings
+) -> Exchange:
     """Return the exchange with rank 0 of the group, which proves that it has `key`."""
 
     def exchange(card: bytes) -> list[bytes]:
-        here = from_environment().interfaces[0]
+        here = settings.interfaces[0]
         with ExitStack() as stack:
             if me == 0:
                 server = stack.enter_context(CardServer(key, here.bind, range(1), size, deadline_s))

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from shoal.carriers import TransportCommunicator
 from shoal.errors import ShoalError
 from shoal.session.transport_alone import open_engine
-from shoal.wire import from_environment, stream_of
+from shoal.wire import TransportGroup, from_environment, stream_of
 
 if TYPE_CHECKING:
     from shoal.carriers import LossOptions
     from shoal.membership import View
     from shoal.session.card_exchange import Exchange
     from shoal.transport import Endpoint
-    from shoal.wire import Transfer, TransportStats, UdpEngine
+    from shoal.wire import Settings, Transfer, TransportStats, UdpEngine
 
 
 @dataclass(eq=False)
@@ -202,6 +202,24 @@ def share_engine(
             shared = _open[os.getpid(), members] = _Shared(engine, members)
         shared.users += 1
     return EngineShare(shared, deadline_s)
+
+
+def group_alone(
+    me: int,
+    size: int,
+    exchange: Exchange,
+    *,
+    deadline_s: float,
+    settings: Settings | None = None,
+) -> TransportGroup:
+    """Return a group over an engine of its own, whatever others this process has; collective.
+
+    `deadline_s` bounds the opening and the group's transfers, until its engine is given another.
+    Raises what `open_engine` does.
+    """
+    engine = open_engine(me, size, exchange, deadline_s=deadline_s, settings=settings)
+    share, ranks = EngineShare.alone(engine, deadline_s), tuple(range(size))
+    return TransportGroup(share, ranks, share.new_stream("group"))
 
 
 def communicator_over(
