@@ -27,23 +27,28 @@ class ModelSketch:
 
     def __init__(self, flat: FlatParameters, seed: int) -> None:
         self._flat = flat
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(HOST).manual_seed(seed)
         ends = [each.start for each in flat.statistics]
         total = sum(ends)
         count = min(total, MOST_ELEMENTS)
         if count == total:
-            drawn = torch.arange(total)
+            drawn = torch.arange(total, device=HOST)
         else:
-            shift = torch.rand(count, generator=generator, dtype=torch.float64)
-            drawn = ((torch.arange(count) + shift) * (total / count)).long().clamp_(max=total - 1)
+            shift = torch.rand(count, generator=generator, dtype=torch.float64, device=HOST)
+            drawn = (
+                ((torch.arange(count, device=HOST) + shift) * (total / count))
+                .long()
+                .clamp_(max=total - 1)
+            )
         self._places = []
         """The elements that are looked at in each flat tensor."""
         for flat_tensor, end in zip(flat.as_they_are, ends, strict=True):
             self._places.append(drawn[(drawn >= 0) & (drawn < end)].to(flat_tensor.device))
             drawn = drawn[drawn >= end] - end
         scale = sqrt(total / max(1, count))
-        self._signs = (torch.randint(2, (count,), generator=generator) * 2.0 - 1.0) * scale
-        self._buckets = torch.randint(BUCKETS, (count,), generator=generator)
+        signs = torch.randint(2, (count,), generator=generator, device=HOST) * 2.0 - 1.0
+        self._signs = signs.double() * scale
+        self._buckets = torch.randint(BUCKETS, (count,), generator=generator, device=HOST)
 
     @torch.no_grad()
     def take(self) -> bytes:
@@ -55,8 +60,8 @@ class ModelSketch:
             _real(flat[place]).to(HOST, torch.float64)
             for flat, place in zip(self._flat.as_they_are, self._places, strict=True)
         ]
-        sketch = torch.zeros(BUCKETS, dtype=torch.float64)
-        sketch.index_add_(0, self._buckets, torch.cat(values) * self._signs.double())
+        sketch = torch.zeros(BUCKETS, dtype=torch.float64, device=HOST)
+        sketch.index_add_(0, self._buckets, torch.cat(values) * self._signs)
         return sketch.float().numpy().tobytes()
 
 
