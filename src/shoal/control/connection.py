@@ -7,6 +7,7 @@ connection is final: the service's state is gone with it, so reconnecting would 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -112,6 +113,11 @@ class Connection:
         if other is not None:
             for socket in other.sockets:
                 self.poller.register(socket, zmq.POLLIN)
+
+    def hang_up(self) -> None:
+        """Connect no more: what is left to send is dropped, and reaches no new service."""
+        with suppress(zmq.ZMQError):  # it is not connected any more
+            self._socket.disconnect(self._endpoint)
 
     def close(self, linger_s: float) -> None:
         """Close, giving what was sent `linger_s` to leave."""

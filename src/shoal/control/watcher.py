@@ -376,6 +376,7 @@ class Watcher:
         if isinstance(gone, ServiceSilent) and self._reserve is None:
             raise gone
         self._listener.on_none_left()
+        self._line.connection.hang_up()
         if self._reserve is not None:
             self._line.connection.watch(None)
             self._reserve.connection.close(0)

@@ -314,7 +314,7 @@ class Socket(Source):
         self.waiting: list[bytes] = []
         self.monitor: Socket | None = None
         self.endpoint = ""
-        self.is_closed = False
+        self.is_closed = self.is_hung_up = False
         self.peer: Socket | None = None
         self.heartbeat_ivl = self.maxmsgsize = self.backlog = 0
         self.process.at_death.append(self._cut)
@@ -385,10 +385,17 @@ class Socket(Source):
         self.endpoint = endpoint
         self._call()
 
+    def disconnect(self, _endpoint: str) -> None:
+        """Connect no more, and drop what is left to send."""
+        self.is_hung_up = True
+        self.waiting.clear()
+        if self.wire is not None:
+            self._end(self.wire)
+
     def _call(self) -> None:
         """Call whoever listens; once more after a while if nobody does."""
         here, server = world(), network().listening.get(self.endpoint)
-        if self.is_closed or self.process.is_dead:
+        if self.is_closed or self.is_hung_up or self.process.is_dead:
             return
         if (
             server is None
@@ -404,7 +411,7 @@ class Socket(Source):
         wire = Wire(self, server, network().num_wires)
 
         def stand() -> None:
-            if server.is_closed or self.is_closed:
+            if server.is_closed or self.is_closed or self.is_hung_up:
                 self._call()
                 return
             self.wire = wire
