@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging, WorkerLost
@@ -50,6 +51,21 @@ class Participant(Protocol):
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
         """Go on in `view`; `rounds` is what each rank has reported of this training."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What is left of a training that is over: its model may go."""
+
+    reported: int
+    is_ending: bool = True
+    has_ended: bool = True
+
+    def report(self) -> int:
+        return self.reported
+
+    def install(self, view: View, rounds: Mapping[int, int]) -> None:
+        pass
 
 
 class Bookkeeper(Protocol):
@@ -160,6 +176,9 @@ class Member:
         `epoch` is that of the view in which it has been made.
         """
         with self.changed:
+            for name, before in self._participants.items():
+                if before.has_ended:
+                    self._participants[name] = _Past(before.report())
             self._participants[training] = participant
             if self.view.epoch != epoch:
                 decision = self.decision

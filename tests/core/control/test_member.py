@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -202,3 +203,22 @@ def test_a_loss_before_all_are_ready_ends_the_job() -> None:
     member.propose(PROPOSAL)
     with pytest.raises(WorkerLost, match=r"Rank 2 is gone\. That was before all workers"):
         member.check()
+
+
+def test_a_training_that_is_over_goes_when_the_next_one_begins() -> None:
+    log: list[object] = []
+    member = Member(OLD, 20.0, GoingOn())
+    member.is_ready = member.has_model = True
+    first = Training(log, 7)
+    member.enter("run-1", first)
+    over = weakref.ref(first)
+    first.is_ending = first.has_ended = True
+    del first
+    assert over() is not None, "until then others may need it"
+    member.enter("run-2", Training(log, 2))
+    assert over() is None
+    report = member.propose(PROPOSAL)
+    assert report is not None
+    assert report.rounds == {"run-1": 7, "run-2": 2}
+    assert report.has_ended
+    assert not report.is_ending
