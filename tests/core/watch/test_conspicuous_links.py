@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from told import came_over, told
 
 from shoal.watch import ways
 from shoal.watch.own_times import Worker
 from shoal.watch.ways import ways_of
 from thoroughness import examples
+from told import came_over, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

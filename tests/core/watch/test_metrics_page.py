@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
-from told import shown
 
 from shoal.watch.exposition import exposition
 from shoal.watch.metrics import TransportCollector
 from shoal.wire import OperationStats
+from told import shown
 from transport_statistics import seen_from
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()

@@ -16,10 +16,10 @@ import yaml
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
-from told import shown
 
 from shoal.watch import Verdict
 from shoal.watch.exposition import exposition
+from told import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from told import told
 
 from shoal.watch.own_times import Worker, slow_workers
 from thoroughness import examples
+from told import told
 
 SAMPLES = 10
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from told import came_over, told
 
 from shoal.watch import JobNow, Picture, Snapshot, StepTimes
 from shoal.watch.picture import KEPT, LEAST_SAMPLES, LOOKED_AT, MOST_EVENTS, PATIENCE_S
 from thoroughness import examples
+from told import came_over, told
 
 STEPS = st.lists(
     st.tuples(st.integers(1, 90_000), st.integers(0, 9000), st.integers(0, 90_000)), max_size=32
