@@ -1,4 +1,4 @@
-"""Whose process is taken to hang: the one that the job has known, and lost for long."""
+"""A process is taken to hang if the job has known it and has lost it for long."""
 
 from __future__ import annotations
 

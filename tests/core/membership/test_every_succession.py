@@ -79,7 +79,7 @@ class Moment:
     """The deaths and ends that each control plane knows of, as (rank, control plane)."""
     decided: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     unheard: frozenset[int] = frozenset()
-    """Those of whose end only the first could know."""
+    """The workers of whose end only the first control plane could know."""
 
     def key(self) -> Any:
         return (

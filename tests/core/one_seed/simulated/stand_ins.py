@@ -370,8 +370,7 @@ class Socket(Source):
             other.wires.pop(wire.identity, None)
             if other.monitor is not None:
                 value = wire.number if to_server else 0
-                event = {"event": real_zmq.EVENT_DISCONNECTED, "value": value}
-                other.monitor.put(event)
+                other.monitor.put({"event": real_zmq.EVENT_DISCONNECTED, "value": value})
 
         wire.carry(notice, to_server=to_server)
 
@@ -386,8 +385,7 @@ class Socket(Source):
         self._call()
 
     def disconnect(self, _endpoint: str) -> None:
-        """Connect no more, and drop what is left to send."""
-        self.is_hung_up = True
+        self.is_hung_up = True  # what is left to send is dropped
         self.waiting.clear()
         if self.wire is not None:
             self._end(self.wire)
@@ -417,8 +415,7 @@ class Socket(Source):
             self.wire = wire
             server.wires[wire.identity] = wire
             if self.monitor is not None:
-                event = {"event": real_zmq.EVENT_HANDSHAKE_SUCCEEDED, "value": 0}
-                self.monitor.put(event)
+                self.monitor.put({"event": real_zmq.EVENT_HANDSHAKE_SUCCEEDED, "value": 0})
             waiting, self.waiting = self.waiting, []
             for payload in waiting:
                 self._carry(wire, payload)
