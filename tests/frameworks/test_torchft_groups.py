@@ -152,7 +152,7 @@ def test_replicas_have_all_of_torchft_s_collectives(three: Replicas) -> None:
 
 @needs_torchft
 def test_a_sum_is_that_of_the_latest_quorum_whoever_was_in_those_before() -> None:
-    """Those who are left out keep the group that they had, and disturb no later one."""
+    """Replicas that a quorum leaves out keep their old group, and disturb no later one."""
     replicas, chance = Replicas(4), random.Random(46)
     sizes = set()
     for _ in range(examples(48, share=4)):

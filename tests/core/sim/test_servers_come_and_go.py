@@ -114,7 +114,7 @@ def test_a_server_that_stands_still_holds_up_all_and_whom_nobody_can_do_without_
 
 
 def test_weights_of_a_lost_server_are_those_that_somebody_has_pulled() -> None:
-    """Of asynchronous pushes the last ones may be lost with it, to its part alone."""
+    """A lost server may take the last asynchronous pushes to its own part with it."""
     fell = 0
     for seed in range(examples(200, share=10)):
         draw = random.Random(seed)
