@@ -64,6 +64,8 @@ def test_models_are_those_of_real_processes(pool: WorkerPool, name: str, model: 
     seldom(
         [
             ("all-reduce", {"overlap": "next-forward"}),
+            ("ds-sync", {"overlap": "next-forward"}),
+            ("ds-sync", {"overlap": "layers"}),
             ("ds-sync", {"overlap": "next-steps"}),
             ("ripples-static", {"overlap": "next-steps"}),
             ("local-sgd", {"overlap": "next-steps", "interval": 1}),

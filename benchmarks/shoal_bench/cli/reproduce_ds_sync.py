@@ -43,6 +43,8 @@ _SLOTS = {
     "ASP": 9,
     "DS-Sync, grid": 3,
     "DS-Sync, topology": 4,
+    "DS-Sync, grid, hidden": 5,
+    "DS-Sync, topology, hidden": 6,
 }
 """The palette's slots. Strategies that have one elsewhere keep it, but for the topology's."""
 

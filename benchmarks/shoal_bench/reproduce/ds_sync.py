@@ -39,6 +39,8 @@ RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY, STATEFUL = (
     "DS-Sync, topology",
     "DS-Sync, grid, state averaged",
 )
+HIDDEN: Final = {f"{each}, hidden": each for each in (GRID, TOPOLOGY)}
+"""DS-Sync with averages that begin in backward, by the one whose steps they are to the bit."""
 LONGER: Final = 4
 """Times as many steps: whether the accuracies of BSP and DS-Sync meet later."""
 SCALES: Final = ("64", "256", "1024")
@@ -200,7 +202,8 @@ def timed_strategies(whole: Scenario) -> list[StrategySpec]:
     for each in job_of(whole).strategies:
         if each.name in (SSP, ASP) and workers > _MOST_SERVED:
             continue
-        if (each.name == TOPOLOGY and not racks) or each.name == STATEFUL:
+        is_topology = HIDDEN.get(each.name, each.name) == TOPOLOGY
+        if (is_topology and not racks) or each.name == STATEFUL:
             continue
         options = dict(each.options)
         if "per_host" in options:
@@ -267,6 +270,7 @@ def steps_learnt(
     """
     if network in SCALES:
         return None
+    strategy = HIDDEN.get(strategy, strategy)
     order_is_fixed = strategy in (RING, HIERARCHICAL, GRID)
     name = RING if strategy == HIERARCHICAL else strategy
     found = accuracies.get(Lesson(job, "flat" if order_is_fixed else network, name))

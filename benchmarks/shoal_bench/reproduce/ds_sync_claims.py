@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from shoal.sweeps import with_deviation
@@ -11,6 +11,7 @@ from shoal_bench.reproduce.ds_sync import (
     ASP,
     BLIND,
     GRID,
+    HIDDEN,
     HIERARCHICAL,
     RATED,
     RING,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shoal_bench.reproduce.ds_sync_jobs import PaperJob
 
 BASELINES: Final = (RING, HIERARCHICAL, SSP, ASP)
+AS_PUBLISHED: Final = (GRID, TOPOLOGY)
 LAID_OUT: Final = (RING, HIERARCHICAL)
 """Baselines that would be laid out by racks where racks are known."""
 MOST_STEPS: Final = 1.1
@@ -43,7 +45,8 @@ def claims(
     return [
         *(_same_accuracy(job, accuracies, times) for times in sorted(learnt) for job in jobs),
         *(claim for job in jobs for claim in _as_many_steps(job, accuracies)),
-        *(_best_improvement(timings, baseline) for baseline in BASELINES),
+        *(_best_improvement(timings, baseline, AS_PUBLISHED) for baseline in BASELINES),
+        *(_best_improvement(timings, baseline, HIDDEN) for baseline in BASELINES),
         *(claim for baseline in LAID_OUT for claim in _over_the_blind(timings, baseline)),
     ]
 
@@ -53,7 +56,8 @@ def knows_no_more(timing: Timing) -> bool:
 
     Where ranks are scattered its topology-aware division is told the racks, and nobody else is.
     """
-    return not (timing.network == BLIND and timing.strategy == TOPOLOGY)
+    strategy = HIDDEN.get(timing.strategy, timing.strategy)
+    return not (timing.network == BLIND and strategy == TOPOLOGY)
 
 
 def _same_accuracy(job: PaperJob, accuracies: Mapping[Lesson, Accuracy], times: int) -> Claim:
@@ -99,13 +103,17 @@ def _as_many_steps(job: PaperJob, accuracies: Mapping[Lesson, Accuracy]) -> list
     ]
 
 
-def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:
+def _best_improvement(
+    timings: Sequence[Timing], baseline: str, strategies: Collection[str]
+) -> Claim:
     """Compare the time to the target where DS-Sync saves most, all knowing the same."""
-    best = _best(timings, baseline, [each for each in timings if knows_no_more(each)])
+    ours = [each for each in timings if knows_no_more(each) and each.strategy in strategies]
+    best = _best(timings, baseline, ours)
+    name = "DS-Sync, averages hidden," if strategies is HIDDEN else "DS-Sync"
     if best is None:
-        return Claim(f"DS-Sync over {baseline}", PAPER_BEST, "no target", "missed", "")
+        return Claim(f"{name} over {baseline}", PAPER_BEST, "no target", "missed", "")
     return Claim(
-        f"DS-Sync over {baseline}, 16 workers, time to equal accuracy, best case",
+        f"{name} over {baseline}, 16 workers, time to equal accuracy, best case",
         PAPER_BEST,
         _words(*best),
         verdict(best[0] >= LEAST_FACTOR),
@@ -115,7 +123,8 @@ def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:
 
 def _over_the_blind(timings: Sequence[Timing], baseline: str) -> list[Claim]:
     """Compare with a baseline that is laid out without regard to the racks that DS-Sync knows."""
-    best = _best(timings, baseline, [each for each in timings if not knows_no_more(each)])
+    blind = [each for each in timings if not knows_no_more(each) and each.strategy in AS_PUBLISHED]
+    best = _best(timings, baseline, blind)
     if best is None:
         return []
     differs = "one side knew more; with ranks numbered by racks the baseline is as in a row above"
@@ -135,7 +144,7 @@ def _best(
     best: tuple[float, str] | None = None
     for each in ours:
         peer, seconds = theirs.get((each.job, each.network)), each.seconds_to_target
-        if each.strategy in (GRID, TOPOLOGY) and seconds is not None and peer is not None:
+        if seconds is not None and peer is not None:
             found = peer / seconds, f"{each.job}, {each.network}, {each.strategy}"
             best = found if best is None else max(best, found)
     return best

@@ -54,6 +54,7 @@ from shoal.strategies.ripples import RipplesRandom as RipplesRandom
 from shoal.strategies.ripples_static import RipplesStatic as RipplesStatic
 from shoal.strategies.scheduled import ROUNDS_PER_BLOCK as ROUNDS_PER_BLOCK
 from shoal.strategies.scheduled import ScheduledAveraging as ScheduledAveraging
+from shoal.strategies.scheduled import mean_ahead as mean_ahead
 from shoal.strategies.shard import Add as Add
 from shoal.strategies.shard import Answer as Answer
 from shoal.strategies.shard import Apply as Apply

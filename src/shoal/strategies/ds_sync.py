@@ -78,6 +78,7 @@ class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
 
     def check_goes_on(self) -> None:
         """Raise `UsageError` if groups are those of a network of as many workers as at first."""
+        super().check_goes_on()
         if self.shuffle == "topology":
             raise UsageError(
                 "shuffle='topology' divides the workers of a whole network, and this job goes on"

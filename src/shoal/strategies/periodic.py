@@ -73,6 +73,14 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
                 "average_state is for overlap='none': averages of parameters alone can be hidden."
             )
 
+    def check_goes_on(self) -> None:
+        """Raise `UsageError` if averages begin before the step that makes them."""
+        if self.overlap == "layers":
+            raise UsageError(
+                "overlap='layers' begins a step's averages before its end, and in a job that goes"
+                " on without lost workers they may not happen: use overlap='next-forward'."
+            )
+
     @property
     def is_delayed(self) -> bool:
         """Whether copies are averaged while computing goes on."""

@@ -10,12 +10,13 @@ any more: the others' schedule stays whole, and the mean of all models is not bi
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from shoal.membership import View
 from shoal.strategies.acts import CHANGED, Await, Begin, Mean, Tell
-from shoal.strategies.course import Setting
+from shoal.strategies.course import AbstractCourse, Setting
 from shoal.strategies.periodic import AbstractPeriodicCourse, PeriodicAveraging
 
 if TYPE_CHECKING:
@@ -153,6 +154,15 @@ class Scheduled(AbstractPeriodicCourse):
         self._next_round = self.position // self._options.interval
         self._num_loads += 1
         self._told = ""
+
+
+def mean_ahead(course: AbstractCourse) -> Mean | None:
+    """Return the mean of the coming step of a schedule, if it makes one.
+
+    The course stays where it is.
+    """
+    acts = copy.copy(course).step()
+    return next((act for act in acts if isinstance(act, Mean)), None)
 
 
 def _block(number: int) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.errors import UsageError
 from shoal.train.awaited_tensors import await_values, release
 from shoal.train.early_gradients import EarlyGradients, refuse, refuse_options
 from shoal.train.known_tensors import FrozenParameters
@@ -39,7 +38,7 @@ class EarlyMeans:
     """Updates pieces and begins their means in backward passes; `update` and `begin` do the rest.
 
     `mean_ahead` says which mean the coming step makes. Raises `UsageError` for parameters that
-    share memory, and where a job goes on without lost workers.
+    share memory.
     """
 
     def __init__(
@@ -49,11 +48,6 @@ class EarlyMeans:
         awaited: AwaitedPieces,
         mean_ahead: Callable[[], Mean | None],
     ) -> None:
-        if not replica.member.is_fixed:
-            raise UsageError(
-                "overlap='layers' begins a step's averages before its end, and in a job that goes"
-                " on without lost workers they may not happen: use overlap='next-forward'."
-            )
         replica.flat.check_apart("overlap='layers'")
         self._replica, self._means, self._awaited = replica, means, awaited
         self._mean_ahead = mean_ahead

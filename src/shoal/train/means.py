@@ -9,7 +9,6 @@ thread averages a copy of the model (`train.delayed_average`).
 
 from __future__ import annotations
 
-import copy
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -31,6 +30,7 @@ from shoal.strategies import (
     TakeIn,
     Tell,
     Update,
+    mean_ahead,
 )
 from shoal.trace import SpanKind
 from shoal.train.averaged_state import AveragedState
@@ -82,7 +82,9 @@ class MeansExecutor(AbstractExecutor):
             if definition.overlap in ("next-forward", "layers"):
                 self._awaited = AwaitedPieces(replica, self._means.pieces, self._take_in_piece)
                 if definition.overlap == "layers":
-                    self._early = EarlyMeans(replica, self._means, self._awaited, self._mean_ahead)
+                    self._early = EarlyMeans(
+                        replica, self._means, self._awaited, lambda: mean_ahead(self.course)
+                    )
                     replica.flat.before_access = self.settle
         if definition.scale_adam:
             check_scalable(replica.optimizer)
@@ -136,11 +138,6 @@ class MeansExecutor(AbstractExecutor):
                 super().update()
         else:
             super().update()
-
-    def _mean_ahead(self) -> Mean | None:
-        """Return the mean of the coming step, if it makes one. The course stays where it is."""
-        acts = copy.copy(self.course).step()
-        return next((act for act in acts if isinstance(act, Mean)), None)
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context in which backward only adds to the local gradients."""

@@ -62,6 +62,7 @@ def test_time_to_the_target_is_steps_learnt_times_the_time_of_a_step() -> None:
             assert each.seconds_to_target is None
             continue
         name = "ring all-reduce" if each.strategy == "hierarchical all-reduce" else each.strategy
+        name = paper.HIDDEN.get(name, name)
         assert each.seconds_to_target == pytest.approx(STEPS.get(name, 40.0) * 0.1)
     assert {(each.lesson.network, each.final.count) for each in accuracies.values()} == {
         ("4", 5), ("flat", 3), ("scattered", 3),
@@ -112,19 +113,22 @@ def test_with_adam_steps_are_compared_at_the_best_rate_of_either_side(
 
 def test_the_best_case_is_named_and_one_that_is_too_small_is_missed() -> None:
     def fast_once(name: str) -> float:
-        return 10.0 if name.startswith("bert on flat, DS-Sync, grid") else 100.0
+        return 10.0 if name.startswith("bert on flat, DS-Sync, grid, seed") else 100.0
 
     accuracies, timings = paper.reproduce(
         JOBS, ("flat",), (), (1, 2), made(fast_once, lambda *_: 10.0)
     )
     claims = claims_of(JOBS, accuracies, timings)
-    assert [each.verdict for each in claims] == ["equal"] * 6 + ["reached"] * (2 + 4)
+    assert [each.verdict for each in claims] == ["equal"] * 6 + ["reached"] * (2 + 4) + [
+        "missed"
+    ] * 4
+    assert claims[12].what.startswith("DS-Sync, averages hidden, over ring all-reduce")
     assert claims[8].ours == "10.00 times as fast, 90% less time (bert, flat, DS-Sync, grid)"
     accuracies, timings = paper.reproduce(
         JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, lambda *_: 10.0)
     )
     claims = claims_of(JOBS, accuracies, timings)
-    assert [each.verdict for each in claims[8:]] == ["missed"] * 4
+    assert [each.verdict for each in claims[8:]] == ["missed"] * 8
 
 
 def test_who_knew_more_is_in_a_row_of_its_own_and_not_judged() -> None:
@@ -139,7 +143,7 @@ def test_who_knew_more_is_in_a_row_of_its_own_and_not_judged() -> None:
     judged, blind = [], []
     for claim in claims_of(JOBS, accuracies, timings)[8:]:
         (blind if claim.verdict == "not judged" else judged).append(claim)
-    assert [each.verdict for each in judged] == ["missed"] * 4
+    assert [each.verdict for each in judged] == ["missed"] * 8
     assert [each.what for each in blind] == [
         "DS-Sync that knows the racks over ring all-reduce that does not, best case",
         "DS-Sync that knows the racks over hierarchical all-reduce that does not, best case",
@@ -189,7 +193,10 @@ def test_networks_are_what_their_comments_say(network: str) -> None:
     racks = racks_of(cluster.topology, list(range(workers)))
     if network == "flat":
         assert len(racks.racks) == 1
-        assert [each.name for each in paper.timed_strategies(whole)][-1] == paper.GRID
+        assert [each.name for each in paper.timed_strategies(whole)][-2:] == [
+            paper.GRID,
+            f"{paper.GRID}, hidden",
+        ]
         return
     ratio = 2 if network == "contended" else 4
     assert {racks.oversubscription(rack) for rack in range(len(racks.racks))} == {ratio}

@@ -188,7 +188,7 @@ def spend(job: FormulaInput, strategy: str, options: Mapping[str, Any]) -> Spent
             return _servers(job)
         case ADPSGD():
             return _pairs(job, definition)
-        case ScheduledAveraging(overlap="next-forward"):
+        case ScheduledAveraging(overlap="next-forward" | "layers"):
             raise _without_form(strategy, "its layers wait one by one for an average in pieces")
         case ScheduledAveraging():
             return _scheduled(job, definition)

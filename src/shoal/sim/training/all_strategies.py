@@ -14,7 +14,7 @@ from shoal.sim.training.means import MeansExecutor
 from shoal.sim.training.pairs import PairsExecutor
 from shoal.sim.training.servers import ServersExecutor
 from shoal.sim.training.sums import SumsExecutor
-from shoal.strategies import STRATEGIES, Family, ParameterServer, PeriodicAveraging
+from shoal.strategies import STRATEGIES, Family, ParameterServer
 
 if TYPE_CHECKING:
     from shoal.sim.training.strategy import AbstractSimulatedStrategy
@@ -73,12 +73,6 @@ def define(name: str, options: Mapping[str, Any]) -> tuple[AbstractDefinition, d
         message = (
             f'{name} is simulated with overlap = "none": leave it out, or take ps-layers, whose'
             " pushes go beside backward and pulls beside the next forward pass."
-        )
-        raise UsageError(message)
-    if isinstance(definition, PeriodicAveraging) and definition.overlap == "layers":
-        message = (
-            f"Averages of {name} that begin beside backward are not simulated: take overlap ="
-            ' "next-forward", which is not as fast.'
         )
         raise UsageError(message)
     return definition, rest

@@ -16,6 +16,7 @@ from shoal.groups import GroupGenerator
 from shoal.sim.training.executor import DONE, AbstractExecutor, following
 from shoal.sim.training.facts import Facts
 from shoal.sim.training.layerwise_means import REST, LayerwiseMean
+from shoal.sim.training.model import FORWARD
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
@@ -32,6 +33,7 @@ from shoal.strategies import (
     TakeIn,
     Tell,
     Update,
+    mean_ahead,
 )
 
 if TYPE_CHECKING:
@@ -72,9 +74,12 @@ class MeansExecutor(AbstractExecutor):
         """Takes the time of each rank's averages: not the worker's own, if it computes
         meanwhile."""
         self._delayed = [DelayedAverage(world, rank) for rank in range(world.size)]
-        self._goes_forward = self._definition.overlap == "next-forward"
+        self._goes_forward = self._definition.overlap in ("next-forward", "layers")
+        self._begins_early = self._definition.overlap == "layers"
         self._owed: list[LayerwiseMean | None] = [None] * world.size
         """The mean that each rank's next forward pass waits for."""
+        self._begun: list[Mean | None] = [None] * world.size
+        """The mean that each rank has begun in the backward pass of its step."""
         self._meetings: dict[tuple[tuple[int, int], int], Meeting] = {}
         self._layerwise: dict[tuple[tuple[int, int], int], LayerwiseMean] = {}
         self._facts = Facts(world)
@@ -101,10 +106,15 @@ class MeansExecutor(AbstractExecutor):
         who takes part when it has computed.
         """
         world, attendance = self._world, self._world.attendance
+        ahead = self._mean_ahead(rank)
         act = following(acts)
         while act is not None:
             lead = 0
-            if isinstance(act, Update):
+            if ahead is not None and isinstance(act, Update):
+                yield from self._compute_beside(rank, step, ahead)
+                act = following(acts)
+                assert act is not None  # the mean, or what comes before it
+            elif isinstance(act, Update):
                 if attendance is None:
                     act = following(acts)
                 if attendance is None and isinstance(act, AskGroup):
@@ -128,6 +138,30 @@ class MeansExecutor(AbstractExecutor):
             else:
                 answer = yield from self._do(rank, act)
             act = following(acts, answer)
+
+    def _mean_ahead(self, rank: int) -> Mean | None:
+        """Return the mean of the coming step, if it may begin in the backward pass."""
+        mean = mean_ahead(self.courses[rank]) if self._begins_early else None
+        return mean if mean is not None and self._is_made(mean) else None
+
+    def _compute_beside(self, rank: int, step: int, mean: Mean) -> Process:
+        """Compute a step, and begin each piece of a mean when backward has its gradients.
+
+        The learner computes forward and backward at once, so it makes the update between them; a
+        piece begins when all have come to it, and by then all have made theirs.
+        """
+        world, before = self._world, self._owed[rank]
+        if before is None:
+            yield world.computes(rank, step, FORWARD)
+        else:
+            self._owed[rank] = None
+            yield from before.forward(rank, step)
+        world.learner.update(rank)
+        layerwise = self._layerwise_of(mean)
+        for number in reversed(range(len(world.model.pieces))):
+            yield world.computes(rank, step, world.model.pieces[number].forward * REST / FORWARD)
+            layerwise.arrive_at(number)
+        self._owed[rank], self._begun[rank] = layerwise, mean
 
     def settle(self, rank: int) -> Process:
         """Wait for the average under way and take it in."""
@@ -213,7 +247,7 @@ class MeansExecutor(AbstractExecutor):
         key = mean.number, mean.members[0]
         meeting = self._meetings.get(key)
         if meeting is None:
-            if len(mean.members) < 2 or not self._is_of_run(mean):
+            if not self._is_made(mean):
                 return DONE
             exchange = partial(self._exchange, key, mean)
             meeting = self._meetings[key] = Meeting(
@@ -223,19 +257,31 @@ class MeansExecutor(AbstractExecutor):
 
     def _begin(self, rank: int, mean: Mean) -> Generator[int | Signal, Any, object]:
         """Take part in a mean that the next forward pass waits for; the one before is over."""
+        if self._begun[rank] is not None:
+            assert self._begun[rank] == mean, (self._begun[rank], mean)
+            self._begun[rank] = None
+            return None
         view, attendance = self._world.view, self._world.attendance
         yield from self.settle(rank)
         if attendance is not None and not attendance.is_in(view):
             return CHANGED
-        if len(mean.members) < 2 or not self._is_of_run(mean):
-            return None
+        if self._is_made(mean):
+            self._owed[rank] = layerwise = self._layerwise_of(mean)
+            layerwise.arrive()
+        return None
+
+    def _layerwise_of(self, mean: Mean) -> LayerwiseMean:
         key = mean.number, mean.members[0]
         if key not in self._layerwise:
             exchange = partial(self._exchange_pieces, key, mean)
-            self._layerwise[key] = LayerwiseMean(self._world, mean.members, exchange)
-        self._owed[rank] = self._layerwise[key]
-        self._layerwise[key].arrive()
-        return None
+            self._layerwise[key] = LayerwiseMean(
+                self._world, mean.members, exchange, rear_first=self._begins_early
+            )
+        return self._layerwise[key]
+
+    def _is_made(self, mean: Mean) -> bool:
+        """Return whether there is anything to exchange."""
+        return len(mean.members) > 1 and self._is_of_run(mean)
 
     def _is_of_run(self, mean: Mean) -> bool:
         """Return whether somebody trains in this round; all workers make as many steps.
@@ -252,9 +298,15 @@ class MeansExecutor(AbstractExecutor):
         return number < self._world.steps // self._definition.interval
 
     def _exchange_pieces(
-        self, key: tuple[tuple[int, int], int], mean: Mean, here: list[Signal]
+        self,
+        key: tuple[tuple[int, int], int],
+        mean: Mean,
+        order: Sequence[int],
+        complete: list[Signal],
+        here: list[Signal],
     ) -> Process:
-        yield from self._world.average_in_pieces(mean.members, _shares(mean), here)
+        world, shares = self._world, _shares(mean)
+        yield from world.average_in_pieces(mean.members, shares, order, complete, here)
         self._end(mean)
         del self._layerwise[key]
 

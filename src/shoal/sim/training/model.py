@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from shoal.collectives import Bucket, cut_into_pieces, layout_buckets
 from shoal.errors import UsageError
@@ -78,6 +79,14 @@ class ModelSize:
             )
             for indices in cut_into_pieces(sizes)
         )
+
+    @cached_property
+    def elements_of_pieces(self) -> tuple[slice, ...]:
+        """Where each of `pieces` lies among all parameters."""
+        ends = [
+            int(end) for end in accumulate(piece.bytes // ELEMENT_BYTES for piece in self.pieces)
+        ]
+        return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
 
     @cached_property
     def _layout(self) -> tuple[Bucket, ...]:

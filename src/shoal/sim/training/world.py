@@ -267,20 +267,26 @@ class World:
             learner.replace_parameters(rank, mean, copies=copies)
 
     def average_in_pieces(
-        self, members: Sequence[int], shares: Sequence[float], here: Sequence[Signal]
+        self,
+        members: Sequence[int],
+        shares: Sequence[float],
+        order: Sequence[int],
+        complete: Sequence[Signal],
+        here: Sequence[Signal],
     ) -> Process:
         """Do what `average` does, piece by piece of the model; give a signal as each is there.
 
-        The front pieces come first: one after another, or as the most urgent ones if the network
-        makes sums itself.
+        Each piece begins after the signal that it is complete, in `order`: one after another, or as
+        the most urgent ones if the network makes sums itself.
         """
         values = []
         if self.loses_values and not shares:
             values = [self.learner.parameters(rank) for rank in members]
-        start, under_way = 0, []
-        for piece, known in zip(self.model.pieces, here, strict=True):
-            part = slice(start, start + int(piece.bytes) // ELEMENT_BYTES)
-            start = part.stop
+        under_way = []
+        for number in order:
+            if not complete[number].given:
+                yield complete[number]
+            piece, part = self.model.pieces[number], self.model.elements_of_pieces[number]
             summand = replace(
                 self._whole,
                 size=piece.bytes,
@@ -289,10 +295,10 @@ class World:
                 layer_class=piece.layer_class,
                 exact=bool(shares),
             )
-            mean = self._mean_of_piece(members, summand, known)
+            mean = self._mean_of_piece(members, summand, here[number])
             if self.sums_overlap:
                 self.time.begin(mean)
-                under_way.append(known)
+                under_way.append(here[number])
             else:
                 yield from mean
         yield from under_way
