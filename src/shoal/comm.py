@@ -111,6 +111,10 @@ class Communicator(Protocol):
         """
         ...
 
+    def cuts_freely(self, buffer: Buffer) -> bool:
+        """Return whether a mean of `buffer` has the same bits in whatever pieces it is made."""
+        ...
+
     def send(
         self,
         buffer: Buffer,

@@ -108,9 +108,36 @@ def test_overlapping_groups_average_right_and_bitwise_equal(
     check_averages(cases, run_workers(average_cases, world_size, cases, {}))
 
 
+def in_pieces(size: int, cuts: list[int], dtype: torch.dtype, weights: tuple[int, ...]) -> Any:
+    """Return the bits of a mean made at once, and of one made in pieces that end at `cuts`."""
+    communicator = connect()
+    whole = values_of(communicator.rank, 0, cuts[-1], dtype)
+    parts = whole.clone()
+    assert communicator.cuts_freely(whole)
+    members = range(size)
+    communicator.group_average(whole, members, sequence=0, weights=weights).wait()
+    works = [
+        communicator.group_average(part, members, sequence=1 + number, weights=weights)
+        for number, part in enumerate(parts.tensor_split(cuts[:-1]))
+    ]
+    for work in reversed(works):  # whoever waits makes the last one first
+        work.wait()
+    return whole.view(torch.uint8).tolist(), parts.view(torch.uint8).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weights", [(), (3, 1, 2, 5)])
+def test_a_mean_has_the_same_bits_in_whatever_pieces_it_is_made(
+    run_workers: RunWorkers, dtype: torch.dtype, weights: tuple[int, ...]
+) -> None:
+    cuts = [*sorted(random.Random(3).sample(range(1, 4099), 5)), 4099]
+    results = run_workers(in_pieces, 4, 4, cuts, dtype, weights)
+    assert all(whole == parts == results[0][0] for whole, parts in results)
+
+
 @pytest.mark.long  # test_transport_communicator.py has large ones, too
-def test_large_buffers_take_every_algorithm(run_workers: RunWorkers) -> None:
-    everyone, long = tuple(range(8)), 2_100_007  # 8.4 MB in float32: in pieces, by ring
+def test_large_buffers_take_several_rounds(run_workers: RunWorkers) -> None:
+    everyone, long = tuple(range(8)), 2_100_007
     cases = [
         (everyone, (), long, torch.float32),
         (everyone, (1, 2, 3, 4, 5, 6, 7, 8), long, torch.float32),

@@ -210,7 +210,7 @@ def _claim(
     *,
     hidden: bool = False,
 ) -> Ratios:
-    """Compare the best mode of Ripples with another strategy, both as published or also `hidden`."""
+    """Compare the best mode of Ripples with another strategy: as published, or also `hidden`."""
     there = [
         each
         for each in results

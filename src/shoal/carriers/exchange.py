@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.carriers.gloo_messages import Kind, message_tag
@@ -73,16 +74,22 @@ class Conversation:
 
 
 class Exchange:
-    """One execution of a plan on `buffer`, with `scratch` for its slots. Use it once."""
+    """One execution of a plan: from `own`, which stays as it is, into `out`, a member's two flats.
+
+    `scratch` is for the plan's slots. `out` holds the mean when all of the plan has been carried
+    out. Use it once.
+    """
 
     def __init__(
-        self, conversation: Conversation, mean: Mean, buffer: Tensor, scratch: Tensor
+        self, conversation: Conversation, mean: Mean, own: Tensor, out: Tensor, scratch: Tensor
     ) -> None:
         self._conversation = conversation
         self._mean = mean
-        self._buffer = buffer
+        self._own, self._out = own, out
         self._scratch = scratch
         self._slot_length = 0
+        self._combined: set[range] = set()
+        """The pieces of which `out` has more than this member's own."""
         self._fetches: dict[int, Transfer] = {}
         self._fills: dict[range, Transfer] = {}
         self._sends: defaultdict[range, list[Transfer]] = defaultdict(list)
@@ -99,28 +106,37 @@ class Exchange:
         talk = self._conversation
         match step:
             case Send(piece, member, phase):
-                self._sends[piece].append(talk.send(self._part(piece), member, phase))
+                self._sends[piece].append(talk.send(self._newest(piece, phase), member, phase))
             case Fetch(piece, member, slot):
                 self._fetches[slot] = talk.receive(self._slot(slot, piece), member, Phase.REDUCE)
             case Fill(piece, member):
-                self._fills[piece] = talk.receive(self._part(piece), member, Phase.GATHER)
+                self._fills[piece] = talk.receive(_part(self._out, piece), member, Phase.GATHER)
             case Combine(piece, sources, finish):
-                arrived = [(member, self._arrived(slot, piece)) for member, slot in sources]
-                self._mean.combine(self._part(piece), arrived, finish=finish)
+                parts = {member: self._arrived(slot, piece) for member, slot in sources}
+                parts[self._mean.me] = _part(self._own, piece)
+                in_order = sorted(parts.items(), key=itemgetter(0))
+                self._mean.combine(_part(self._out, piece), in_order, finish=finish)
+                self._combined.add(piece)
             case AwaitSend(piece):
                 for transfer in self._sends.pop(piece):
                     talk.wait(transfer)
             case AwaitFill(piece):
                 talk.wait(self._fills.pop(piece))
 
+    def _newest(self, piece: range, phase: Phase) -> Tensor:
+        """Return the memory in which `piece` is, as far as it has been summed."""
+        is_own = phase is Phase.REDUCE and piece not in self._combined
+        return _part(self._own if is_own else self._out, piece)
+
     def _arrived(self, slot: int, piece: range) -> Tensor:
         """Return what `slot` was to receive, once it is there."""
         self._conversation.wait(self._fetches.pop(slot))
         return self._slot(slot, piece)
 
-    def _part(self, piece: range) -> Tensor:
-        return self._buffer[piece.start : piece.stop]
-
     def _slot(self, slot: int, piece: range) -> Tensor:
         start = slot * self._slot_length
         return self._scratch[start : start + len(piece)]
+
+
+def _part(flat: Tensor, piece: range) -> Tensor:
+    return flat[piece.start : piece.stop]

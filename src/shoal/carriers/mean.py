@@ -47,36 +47,36 @@ class Mean:
         return self.weights[self.me] / sum(self.weights)
 
     def combine(
-        self, target: Tensor, contributions: Sequence[tuple[int, Tensor]], *, finish: bool
+        self, out: Tensor, contributions: Sequence[tuple[int, Tensor]], *, finish: bool
     ) -> None:
-        """Add the contributions (member, tensor) to `target`; divide if `finish`.
+        """Write the sum of two or more contributions (member, tensor) to `out`.
 
-        All are contiguous tensors of one length and type, on the host. Two members that exchange
-        everything get the same bits on any processor: products and sums of two are rounded one by
-        one, in the order given.
+        Divided if `finish`. All are contiguous tensors of one length and type, on the host, apart
+        from each other. Whoever adds up gets the same bits on any processor: products and sums of
+        two are rounded one by one, in the order given.
         """
-        if target.dtype in WIDE_TYPES:
-            self._combine_wide(target, contributions, finish)
+        if out.dtype in WIDE_TYPES:
+            self._combine_wide(out, contributions, finish)
             return
-        for start in range(0, target.numel(), BLOCK):
+        total = torch.empty(min(BLOCK, out.numel()), device=HOST)
+        for start in range(0, out.numel(), BLOCK):
             block = slice(start, start + BLOCK)
-            total = target[block].float()
             parts = [(member, part[block].float()) for member, part in contributions]
-            self._combine_wide(total, parts, finish)
-            target[block].copy_(total)
+            of_block = total[: out[block].numel()]
+            self._combine_wide(of_block, parts, finish)
+            out[block].copy_(of_block)
 
     def _combine_wide(
-        self, total: Tensor, contributions: Sequence[tuple[int, Tensor]], finish: bool
+        self, out: Tensor, contributions: Sequence[tuple[int, Tensor]], finish: bool
     ) -> None:
         weights = self.weights if self.weighted else (1,) * len(self.weights)
         rows = [(part.data_ptr(), weights[member]) for member, part in contributions]
         parts = np.array(rows, np.int64)
-        _combiner(total.dtype)(
-            total.data_ptr(),
-            total.numel(),
+        _combiner(out.dtype)(
+            out.data_ptr(),
+            out.numel(),
             parts.ctypes.data,
             len(rows),
-            weights[self.me],
             sum(weights) if finish else 1,
         )
 
@@ -85,8 +85,8 @@ def load_means() -> None:
     """Compile what `Mean.combine` runs, or load it, so that no training step waits for that."""
     with compiling_once("mean"):
         for dtype in WIDE_TYPES:
-            one = torch.ones(1, dtype=dtype, device=HOST)
-            Mean((1, 1), 0).combine(one, [(1, one.clone())], finish=True)
+            one, other, out = torch.ones(3, 1, dtype=dtype, device=HOST)
+            Mean((1, 1), 0).combine(out, [(0, one), (1, other)], finish=True)
 
 
 @functools.cache
@@ -96,46 +96,48 @@ def _combiner(dtype: torch.dtype) -> Given[None]:
 
 
 @entry
-def _combine_float32(
-    total: int, length: int, parts: int, count: int, own: int, divisor: int
-) -> None:
-    _combine(rows_at(total, length, F4), parts, count, own, divisor)
+def _combine_float32(total: int, length: int, parts: int, count: int, divisor: int) -> None:
+    _combine(rows_at(total, length, F4), parts, count, divisor)
 
 
 @entry
-def _combine_float64(
-    total: int, length: int, parts: int, count: int, own: int, divisor: int
-) -> None:
-    _combine(rows_at(total, length, F8), parts, count, own, divisor)
+def _combine_float64(total: int, length: int, parts: int, count: int, divisor: int) -> None:
+    _combine(rows_at(total, length, F8), parts, count, divisor)
 
 
 @inlined
-def _combine(total: NDArray[np.floating], parts: int, count: int, own: int, divisor: int) -> None:
-    """Add `count` contributions to `total`, block by block.
+def _combine(total: NDArray[np.floating], parts: int, count: int, divisor: int) -> None:
+    """Set `total` to the sum of two or more contributions, block by block.
 
-    At `parts` are the address and the weight of each. The first one finds `total` with the weight
-    `own`; the last one divides it.
+    At `parts` are the address and the weight of each. The last one divides the sum.
     """
     rows = grid_at(parts, count, 2, I8)
     for start in range(0, total.size, BLOCK):
         block = total[start : start + BLOCK]
-        for number in range(count):
-            part = rows_at(rows[number, 0] + start * total.itemsize, block.size, total.dtype)
-            mine = 1 if number else own
+        offset = start * total.itemsize
+        before, weight = rows_at(rows[0, 0] + offset, block.size, total.dtype), rows[0, 1]
+        for number in range(1, count):
+            part = rows_at(rows[number, 0] + offset, block.size, total.dtype)
             share = divisor if number == count - 1 else 1
-            _add(block, part, mine, rows[number, 1], share)
+            _add(block, before, weight, part, rows[number, 1], share)
+            before, weight = block, 1
 
 
 @inlined
 def _add(
-    total: NDArray[np.floating], part: NDArray[np.floating], own: int, weight: int, divisor: int
+    total: NDArray[np.floating],
+    before: NDArray[np.floating],
+    first: int,
+    part: NDArray[np.floating],
+    second: int,
+    divisor: int,
 ) -> None:
-    """Set `total` to (`own` * `total` + `weight` * `part`) / `divisor`, in its own precision.
+    """Set `total` to (`first` * `before` + `second` * `part`) / `divisor`, in its own precision.
 
     One pass over the memory, which takes longer than the arithmetic: so a factor of one costs
     nothing. The compiler must not fuse a product and a sum, and by numba's defaults does not.
     """
     dtype = total.dtype.type
-    mine, theirs, share = dtype(own), dtype(weight), dtype(divisor)
+    one, other, share = dtype(first), dtype(second), dtype(divisor)
     for index in range(total.size):
-        total[index] = (mine * total[index] + theirs * part[index]) / share
+        total[index] = (one * before[index] + other * part[index]) / share

@@ -1,10 +1,12 @@
 """Temporary host memory that is reused, so that an exchange touches no new pages.
 
-Owns one spare buffer per power of two. Bounded because plans are: see collectives.SCRATCH_BYTES.
+Owns spare buffers by powers of two, as many as were ever in use at once. Bounded because plans are
+(see collectives.SCRATCH_BYTES), and the means under way of one model.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -21,7 +23,7 @@ class Scratch:
     """Lends memory. Safe to use from several threads, which then get different memory."""
 
     def __init__(self) -> None:
-        self._spare: dict[int, Tensor] = {}
+        self._spare: defaultdict[int, list[Tensor]] = defaultdict(list)
         self._lock = Lock()
 
     @contextmanager
@@ -31,11 +33,27 @@ class Scratch:
         Memory that was in use when an exception struck is given up, not reused: messages for it
         may still be under way.
         """
-        size = 1 << (max(length * dtype.itemsize, _SMALLEST_BYTES) - 1).bit_length()
+        memory = self.take(length, dtype)
+        yield memory
+        self.give_back(memory)
+
+    def take(self, length: int, dtype: torch.dtype) -> Tensor:
+        """Return `length` uninitialized elements of `dtype`, to keep as long as needed."""
+        size = _room(length * dtype.itemsize)
         with self._lock:
-            memory = self._spare.pop(size, None)
+            spare = self._spare[size]
+            memory = spare.pop() if spare else None
         if memory is None:
             memory = torch.empty(size, dtype=torch.uint8, device=HOST)
-        yield memory.view(dtype)[:length]
+        return memory.view(dtype)[:length]
+
+    def give_back(self, memory: Tensor) -> None:
+        """Let others have what was taken."""
+        whole = torch.empty(0, dtype=torch.uint8, device=HOST).set_(memory.untyped_storage())
         with self._lock:
-            self._spare[size] = memory
+            self._spare[whole.numel()].append(whole)
+
+
+def _room(num_bytes: int) -> int:
+    """Return the size of a spare that has room for so many bytes: one of few sizes."""
+    return 1 << (max(num_bytes, _SMALLEST_BYTES) - 1).bit_length()

@@ -1,7 +1,7 @@
 """A mean over gloo that goes on while its worker computes.
 
-gloo carries messages and no means: a thread of ours takes part in the exchange. Owns the copy that
-it works on, so that the tensor keeps its values until the mean is whole.
+gloo carries messages and no means: a thread of ours takes part in the exchange. The mean is made
+beside the tensor, which keeps its values until the mean is whole.
 """
 
 from __future__ import annotations
@@ -24,31 +24,54 @@ _AT_ONCE: Final = 4
 
 
 class StartedMean:
-    """The mean of `flat` as far as it is; `values` become it, and are written by `wait`."""
+    """The mean of `flat` as far as it is: made in `values`, from where `wait` writes it to `flat`.
 
-    def __init__(self, flat: Tensor, values: Tensor) -> None:
+    `make` writes the mean of its first argument to its second, once: in the first thread that
+    comes to it, a helper's or whoever waits. When `values` are not needed any more, `give_back`
+    gets them.
+    """
+
+    def __init__(
+        self,
+        flat: Tensor,
+        values: Tensor,
+        make: Callable[[Tensor, Tensor], None],
+        give_back: Callable[[Tensor], None] = lambda _values: None,
+    ) -> None:
         self._flat, self._values = flat, values
+        self._make, self._give_back = make, give_back
         self._failure: BaseException | None = None
+        self._is_taken = threading.Lock()
         self._done = threading.Event()
-        if values is flat:
-            self._done.set()
+        self._is_written = False
 
-    def carry_out(self, average: Callable[[Tensor], None]) -> None:
-        """Let `average` replace the values by their mean; whoever waits hears of its failure."""
+    def run(self) -> None:
+        """Make the mean, unless another thread does; whoever waits hears of its failure."""
+        if not self._is_taken.acquire(blocking=False):
+            return
         try:
-            average(self._values)
+            self._make(self._flat, self._values)
         except BaseException as error:  # noqa: BLE001 - carried over to whoever waits
             self._failure = error
         self._done.set()
 
     def wait(self) -> None:
         """Block until done, and write the mean. Raises `WorkerLost` or `DeadlineExceeded`."""
+        self.run()
         self._done.wait()
         if self._failure is not None:
             raise self._failure
-        if self._values is not self._flat:
+        if not self._is_written:
             self._flat.copy_(self._values)
-            self._values = self._flat
+            self._give_back(self._values)
+            self._is_written = True
+
+
+class NoMean:
+    """The mean of a member that is alone, or of nothing."""
+
+    def wait(self) -> None:
+        """Return: it is there."""
 
 
 class RotatingHelpers:
@@ -56,6 +79,7 @@ class RotatingHelpers:
 
     Workers that start the same jobs in the same order never wait for each other in a circle,
     whichever thread has which: the first job that is not done is the next one of all its workers.
+    Nor if whoever waits for a job does it first, while these go on with those before it.
     """
 
     def __init__(self, name: str) -> None:

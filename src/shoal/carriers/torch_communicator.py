@@ -6,9 +6,10 @@ blocking wait, so a worker may take as long as it likes between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -25,9 +26,9 @@ from shoal.carriers.gloo_messages import (
 )
 from shoal.carriers.guard import GRACE_S, Guard, Waiting
 from shoal.carriers.host_copy import HOST
-from shoal.carriers.mean import NARROW_TYPES, Mean, load_means
+from shoal.carriers.mean import Mean, load_means
 from shoal.carriers.scratch import Scratch
-from shoal.carriers.started_mean import RotatingHelpers, StartedMean
+from shoal.carriers.started_mean import NoMean, RotatingHelpers, StartedMean
 from shoal.carriers.subgroup_cache import Subgroups
 from shoal.collectives import plan_average
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
@@ -134,7 +135,7 @@ class TorchCommunicator:
         channel: int = 0,
         wire: str | None = None,
         layers: Layers | None = None,
-    ) -> StartedMean:
+    ) -> StartedMean | NoMean:
         """Start taking the mean of `buffer` over `members`, which `wait` then writes to it.
 
         float32, float64, bfloat16 or float16; the last two are summed in float32. Members that
@@ -148,33 +149,34 @@ class TorchCommunicator:
         self._guard.check()
         flat = _flat(buffer)
         if len(members) == 1 or flat.numel() == 0:
-            return StartedMean(flat, flat)
+            return NoMean()
         meaning = (sequence, mean.weights, flat.numel(), flat.dtype)
         what = f"averaging {_describe(flat)} over ranks {members} (number {sequence})"
         talk = Conversation(
             self._group, members, channel, meaning, Waiting(self._guard.deadline, what)
         )
-        work = StartedMean(flat, flat.clone())
-        if self._always_subgroups or flat.is_cuda:  # for one thread a channel: this one
-            work.carry_out(
-                lambda values: self._letting_know(
-                    self._subgroups.average, values, mean, talk, members=members, channel=channel
-                )
-            )
-        else:
-            if channel not in self._helpers:
-                self._helpers[channel] = RotatingHelpers("shoal-means")
-            self._helpers[channel].start(
-                lambda: work.carry_out(
-                    lambda values: self._letting_know(self._average_by_messages, values, mean, talk)
-                )
-            )
+        if not self.cuts_freely(flat):  # for one thread a channel: this one
+            in_subgroup = partial(self._average_in_subgroup, mean, talk, members, channel)
+            work = StartedMean(flat, torch.empty_like(flat), in_subgroup)
+            work.run()
+            return work
+        values = self._scratch.take(flat.numel(), flat.dtype)
+        by_messages = partial(self._average_by_messages, mean, talk)
+        work = StartedMean(flat, values, by_messages, self._scratch.give_back)
+        if channel not in self._helpers:
+            self._helpers[channel] = RotatingHelpers("shoal-means")
+        self._helpers[channel].start(work.run)
         return work
 
-    def _letting_know(self, average: Callable[..., None], *given: Any, **options: Any) -> None:
-        """Let `average` do its work; members that do not talk to a lost one hear of it."""
+    def cuts_freely(self, buffer: Tensor) -> bool:
+        """Return whether messages average it: subgroups add in an order of their own."""
+        return not (self._always_subgroups or buffer.is_cuda)
+
+    @contextmanager
+    def _letting_know(self) -> Iterator[None]:
+        """Let members that do not talk to a lost one hear of it."""
         try:
-            average(*given, **options)
+            yield
         except (WorkerLost, DeadlineExceeded) as error:
             self.abort(error)
             raise
@@ -253,17 +255,26 @@ class TorchCommunicator:
         start = partial(operation, _flat(buffer), group=self._group, async_op=True, **options)
         return GuardedWork(self._guard, self._guard.start(start, peer=None, what=what), None, what)
 
-    def _average_by_messages(self, flat: Tensor, mean: Mean, talk: Conversation) -> None:
-        plan = plan_average(
-            len(mean.weights),
-            mean.me,
-            flat.numel(),
-            flat.element_size(),
-            whole_contributions=mean.weighted or flat.dtype in NARROW_TYPES,
-        )
-        with self._scratch.borrow(plan.slots * plan.slot_length, flat.dtype) as scratch:
-            exchange = Exchange(talk, mean, flat, scratch)
+    def _average_by_messages(
+        self, mean: Mean, talk: Conversation, own: Tensor, out: Tensor
+    ) -> None:
+        plan = plan_average(len(mean.weights), mean.me, own.numel(), own.element_size())
+        room = plan.slots * plan.slot_length
+        with self._letting_know(), self._scratch.borrow(room, own.dtype) as scratch:
+            exchange = Exchange(talk, mean, own, out, scratch)
             self._guard.run(lambda: exchange.run(plan), talk.waiting)
+
+    def _average_in_subgroup(
+        self,
+        mean: Mean,
+        talk: Conversation,
+        members: tuple[int, ...],
+        channel: int,
+        own: Tensor,
+        out: Tensor,
+    ) -> None:
+        with self._letting_know():
+            self._subgroups.average(out.copy_(own), mean, talk, members=members, channel=channel)
 
     def _checked_mean(
         self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]

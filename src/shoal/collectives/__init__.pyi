@@ -2,10 +2,6 @@ from shoal.collectives import graphs as graphs
 from shoal.collectives.buckets import BUCKET_BYTES as BUCKET_BYTES
 from shoal.collectives.buckets import Bucket as Bucket
 from shoal.collectives.buckets import layout_buckets as layout_buckets
-from shoal.collectives.choice import ALL_ALGORITHMS as ALL_ALGORITHMS
-from shoal.collectives.choice import Algorithm as Algorithm
-from shoal.collectives.choice import Planner as Planner
-from shoal.collectives.choice import choose_algorithm as choose_algorithm
 from shoal.collectives.choice import choose_sum as choose_sum
 from shoal.collectives.choice import goes_by_host as goes_by_host
 from shoal.collectives.choice import members_per_host as members_per_host

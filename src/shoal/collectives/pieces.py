@@ -1,7 +1,8 @@
 """A model's averages in pieces: which tensors travel together, so that no layer waits for all.
 
-How a model is cut depends on its sizes alone. A mean is added up shard by shard: another cut has
-other shards, and from three members on other bits. Pure sizes in, indices out.
+How a model is cut depends on its sizes alone. Over Shoal's transport a mean is added up shard by
+shard: another cut has other shards, and from three members on other bits. Pure sizes in, indices
+out.
 """
 
 from __future__ import annotations

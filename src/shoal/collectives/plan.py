@@ -60,11 +60,14 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Wait for the fetches of `piece` into the slots, then add them to the buffer's `piece`."""
+    """Wait for the fetches of `piece` into the slots, then add them and the buffer's `piece`.
+
+    A member combines a piece once; it adds in the order of members.
+    """
 
     piece: range
     sources: tuple[tuple[int, int], ...]
-    """(peer, slot) of each, in the order of addition."""
+    """The (peer, slot) of each."""
 
     finish: bool
     """Whether this completes the sum: divide it, so that the piece holds the mean."""

@@ -78,8 +78,9 @@ class MeansExecutor(AbstractExecutor):
             self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
         else:
-            self._means = PieceMeans(replica, self._channel)
-            if definition.overlap in ("next-forward", "layers"):
+            is_awaited = definition.overlap in ("next-forward", "layers")
+            self._means = PieceMeans(replica, self._channel, at_once=not is_awaited)
+            if is_awaited:
                 self._awaited = AwaitedPieces(replica, self._means.pieces, self._take_in_piece)
                 if definition.overlap == "layers":
                     self._early = EarlyMeans(

@@ -1,8 +1,8 @@
 """Means of a model among a group of workers, made and taken in piece by piece.
 
-Means lie beside the model until they are taken in. A model is cut alike whether all of its pieces
-are waited for at once or each in the next forward pass (`train.model_pieces`), so the result has
-the same bits.
+Means lie beside the model until they are taken in. Whether all of a model is waited for at once or
+each piece in the next forward pass, the result has the same bits: a model is cut alike
+(`train.model_pieces`), or not at all where the cut makes no difference.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ def sequence_of(mean: Mean, place: int, count: int) -> int:
 class PieceMeans:
     """One mean of a replica's model at a time: `open`, then `begin` and `take_in` for each piece.
 
-    What its members average meets on `channel`.
+    What its members average meets on `channel`. `at_once` says that nobody takes in a piece by
+    itself.
     """
 
-    def __init__(self, replica: Replica, channel: int) -> None:
+    def __init__(self, replica: Replica, channel: int, *, at_once: bool) -> None:
         self._replica, self._channel = replica, channel
         self._cut = ModelPieces(replica.model, replica.flat)
         self.pieces = self._cut.pieces
+        can_be_whole = map(replica.communicator.cuts_freely, replica.flat.buffers)
+        self._is_whole = at_once and all(can_be_whole)
         self._parts: list[tuple[Tensor, Layers | None]] = []
         self._works: dict[int, Work] = {}
 
@@ -46,10 +49,9 @@ class PieceMeans:
         """Let the next mean be `mean`, of every piece and of flat tensors of the `state`."""
         self._cut.settle_order()
         self._mean, self._works = mean, {}
-        self._parts = [
-            *zip((piece.memory for piece in self.pieces), self._cut.layers, strict=True),
-            *((flat, None) for flat in state),
-        ]
+        pieces = zip((piece.memory for piece in self.pieces), self._cut.layers, strict=True)
+        whole = ((flat, None) for flat in self._replica.flat.buffers)
+        self._parts = [*(whole if self._is_whole else pieces), *((flat, None) for flat in state)]
 
     def begin(self, places: Iterable[int] | None = None) -> None:
         """Start the means of the parts at `places` (default: all), in that order."""

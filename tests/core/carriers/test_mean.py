@@ -18,13 +18,13 @@ def test_a_mean_has_the_bits_of_single_operations(
 ) -> None:
     generator = torch.Generator().manual_seed(length)
     parts = [torch.randn(length, generator=generator).to(dtype) for _ in weights]
-    target = parts[1].clone()
-    total = parts[1] if dtype in WIDE_TYPES else parts[1].float()
-    total = total * weights[1]
-    others = [member for member in range(len(weights)) if member != 1]
-    for member in others:
-        total = total + parts[member].to(total.dtype) * weights[member]
+    in_order = [*range(1, len(weights)), 0]
+    wide = [parts[m] if dtype in WIDE_TYPES else parts[m].float() for m in range(len(weights))]
+    total = wide[1] * weights[1]
+    for member in in_order[1:]:
+        total = total + wide[member] * weights[member]
     if finish:
         total = total / sum(weights)
-    Mean(weights, me=1).combine(target, [(m, parts[m]) for m in others], finish=finish)
-    assert torch.equal(target, total.to(dtype))
+    out = torch.full_like(parts[0], torch.nan)
+    Mean(weights, me=1).combine(out, [(m, parts[m]) for m in in_order], finish=finish)
+    assert torch.equal(out, total.to(dtype))

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.collectives import (
-    ALL_ALGORITHMS,
     AwaitFill,
     AwaitSend,
     Combine,
@@ -22,13 +21,17 @@ from shoal.collectives import (
     Plan,
     Send,
     Step,
-    choose_algorithm,
     plan_average,
 )
 from shoal.collectives.choice import SCRATCH_BYTES, choose_sum, members_per_host
+from shoal.collectives.direct import plan_direct
 from shoal.collectives.graphs import ALGORITHMS, all_reduce
+from shoal.collectives.pair import plan_pair
+from shoal.collectives.ring import plan_ring
 from shoal.errors import UsageError
 from thoroughness import examples
+
+PLANNERS = {"pair": plan_pair, "direct": plan_direct, "ring": plan_ring}
 
 
 @dataclass
@@ -134,7 +137,7 @@ class Group:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[str, int, int, int, int]:
-    name = draw(st.sampled_from(list(ALL_ALGORITHMS)))
+    name = draw(st.sampled_from(list(PLANNERS)))
     size = 2 if name == "pair" else draw(st.integers(2, 8))
     return (
         name,
@@ -152,7 +155,7 @@ def test_every_member_ends_with_the_exact_mean(
 ) -> None:
     name, size, length, piece_length, window = case
     rng = random.Random(seed)
-    plan = ALL_ALGORITHMS[name]
+    plan = PLANNERS[name]
     plans = [plan(size, me, length, piece_length, window) for me in range(size)]
     values = [[Fraction(rng.randrange(1000)) for _ in range(length)] for _ in range(size)]
     group = Group(plans, values)
@@ -169,33 +172,16 @@ def test_pieces_are_never_empty_nor_longer_than_asked(
     case: tuple[str, int, int, int, int], me: int
 ) -> None:
     name, size, length, piece_length, window = case
-    plan = ALL_ALGORITHMS[name](size, me % size, length, piece_length, window)
+    plan = PLANNERS[name](size, me % size, length, piece_length, window)
     assert all(1 <= len(step.piece) <= piece_length for step in plan.steps)
     assert plan.slot_length <= piece_length
 
 
 @pytest.mark.parametrize("size", range(2, 9))
 @pytest.mark.parametrize("num_bytes", [4, 1000, 4 << 20, 25 << 20, 400 << 20])
-@pytest.mark.parametrize("whole", [False, True])
-def test_chosen_plans_fit_the_scratch_bound(size: int, num_bytes: int, whole: bool) -> None:
-    plan = plan_average(size, 0, num_bytes // 4, 4, whole_contributions=whole)
+def test_chosen_plans_fit_the_scratch_bound(size: int, num_bytes: int) -> None:
+    plan = plan_average(size, 0, num_bytes // 4, 4)
     assert plan.slots * plan.slot_length * 4 <= SCRATCH_BYTES
-
-
-def test_contributions_stay_whole_when_asked() -> None:
-    sizes = [(size, exponent) for size in range(2, 9) for exponent in range(4, 30)]
-    chosen = {choose_algorithm(n, 1 << e, whole_contributions=True) for n, e in sizes}
-    assert chosen == {"pair", "direct"}
-    assert choose_algorithm(8, 25 << 20, whole_contributions=False) == "ring"
-
-
-@pytest.mark.parametrize("size", range(2, 9))
-def test_large_means_go_round_a_ring_in_pieces_of_a_third_of_the_scratch(size: int) -> None:
-    length = 100_000_000
-    assert choose_algorithm(size, 4 * length, whole_contributions=False) == "ring"
-    plan = plan_average(size, 0, length, 4)
-    assert plan.slots == 3
-    assert 0.9 * (4 << 20) < 4 * plan.slot_length <= 4 << 20
 
 
 @pytest.mark.parametrize(
@@ -245,4 +231,4 @@ def test_the_chosen_sum_lets_least_leave_a_host(
 
 def test_pair_refuses_other_sizes() -> None:
     with pytest.raises(UsageError, match="group of two"):
-        ALL_ALGORITHMS["pair"](3, 0, 10, 10, 1)
+        PLANNERS["pair"](3, 0, 10, 10, 1)

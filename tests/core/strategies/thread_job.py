@@ -117,6 +117,9 @@ class ThreadCommunicator:
 
         return Work(wait)
 
+    def cuts_freely(self, _buffer: object) -> bool:
+        return False
+
     def group_average(
         self,
         buffer: Tensor,

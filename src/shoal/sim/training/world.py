@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from shoal.membership import View
 from shoal.sim.network import RingNetwork, SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
-from shoal.sim.training.model import ELEMENT_BYTES
 from shoal.sim.training.progress import StepProgress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork

@@ -256,6 +256,9 @@ class Communicator:
         with torch.no_grad():
             return self._gather(("sum", self._num_sums), self.view.members, buffer, finish)
 
+    def cuts_freely(self, _buffer: object) -> bool:
+        return False
+
     def group_average(
         self,
         buffer: Tensor,
