@@ -101,7 +101,8 @@ class Communicator(Protocol):
     ) -> Work:
         """Start taking the mean of `buffer` over `members`; `wait` of the result writes it there.
 
-        Until then, and after an error, `buffer` is as it was; it must not be written to meanwhile.
+        Until then `buffer` is as it was; it must not be written to meanwhile. After an error each
+        element is as it was, or the mean.
         The mean is bitwise equal on all members.
         Only members call it and nobody else is involved: a group costs nothing to form. They start
         those of one channel in the same order.

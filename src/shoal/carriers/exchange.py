@@ -74,22 +74,30 @@ class Conversation:
 
 
 class Exchange:
-    """One execution of a plan: from `own`, which stays as it is, into `out`, a member's two flats.
+    """One execution of a plan: the mean of `own`, a member's flat tensor, comes to `out`.
 
-    `scratch` is for the plan's slots. `out` holds the mean when all of the plan has been carried
-    out. Use it once.
+    What this member adds up itself is written to `own` if `in_place`. `scratch` is for the plan's
+    slots. Use it once.
     """
 
     def __init__(
-        self, conversation: Conversation, mean: Mean, own: Tensor, out: Tensor, scratch: Tensor
+        self,
+        conversation: Conversation,
+        mean: Mean,
+        own: Tensor,
+        out: Tensor,
+        scratch: Tensor,
+        *,
+        in_place: bool,
     ) -> None:
         self._conversation = conversation
         self._mean = mean
         self._own, self._out = own, out
+        self._sums = own if in_place else out
         self._scratch = scratch
         self._slot_length = 0
         self._combined: set[range] = set()
-        """The pieces of which `out` has more than this member's own."""
+        """The pieces that this member has added up."""
         self._fetches: dict[int, Transfer] = {}
         self._fills: dict[range, Transfer] = {}
         self._sends: defaultdict[range, list[Transfer]] = defaultdict(list)
@@ -102,11 +110,17 @@ class Exchange:
         for transfer in chain(self._fills.values(), *self._sends.values()):
             self._conversation.wait(transfer)
 
+    @property
+    def left(self) -> list[range]:
+        """The pieces of which `out` has the mean and `own` has not."""
+        return [*self._fills, *(self._combined if self._sums is self._out else ())]
+
     def _do(self, step: Step) -> None:
         talk = self._conversation
         match step:
             case Send(piece, member, phase):
-                self._sends[piece].append(talk.send(self._newest(piece, phase), member, phase))
+                memory = self._sums if piece in self._combined else self._own
+                self._sends[piece].append(talk.send(_part(memory, piece), member, phase))
             case Fetch(piece, member, slot):
                 self._fetches[slot] = talk.receive(self._slot(slot, piece), member, Phase.REDUCE)
             case Fill(piece, member):
@@ -115,18 +129,13 @@ class Exchange:
                 parts = {member: self._arrived(slot, piece) for member, slot in sources}
                 parts[self._mean.me] = _part(self._own, piece)
                 in_order = sorted(parts.items(), key=itemgetter(0))
-                self._mean.combine(_part(self._out, piece), in_order, finish=finish)
+                self._mean.combine(_part(self._sums, piece), in_order, finish=finish)
                 self._combined.add(piece)
             case AwaitSend(piece):
                 for transfer in self._sends.pop(piece):
                     talk.wait(transfer)
             case AwaitFill(piece):
-                talk.wait(self._fills.pop(piece))
-
-    def _newest(self, piece: range, phase: Phase) -> Tensor:
-        """Return the memory in which `piece` is, as far as it has been summed."""
-        is_own = phase is Phase.REDUCE and piece not in self._combined
-        return _part(self._own if is_own else self._out, piece)
+                talk.wait(self._fills[piece])
 
     def _arrived(self, slot: int, piece: range) -> Tensor:
         """Return what `slot` was to receive, once it is there."""

@@ -51,9 +51,9 @@ class Mean:
     ) -> None:
         """Write the sum of two or more contributions (member, tensor) to `out`.
 
-        Divided if `finish`. All are contiguous tensors of one length and type, on the host, apart
-        from each other. Whoever adds up gets the same bits on any processor: products and sums of
-        two are rounded one by one, in the order given.
+        Divided if `finish`. All are contiguous tensors of one length and type, on the host; `out`
+        may be one of them. Whoever adds up gets the same bits on any processor: products and sums
+        of two are rounded one by one, in the order given.
         """
         if out.dtype in WIDE_TYPES:
             self._combine_wide(out, contributions, finish)
@@ -72,9 +72,11 @@ class Mean:
         weights = self.weights if self.weighted else (1,) * len(self.weights)
         rows = [(part.data_ptr(), weights[member]) for member, part in contributions]
         parts = np.array(rows, np.int64)
+        block = torch.empty(BLOCK, dtype=out.dtype, device=HOST)
         _combiner(out.dtype)(
             out.data_ptr(),
             out.numel(),
+            block.data_ptr(),
             parts.ctypes.data,
             len(rows),
             sum(weights) if finish else 1,
@@ -96,31 +98,49 @@ def _combiner(dtype: torch.dtype) -> Given[None]:
 
 
 @entry
-def _combine_float32(total: int, length: int, parts: int, count: int, divisor: int) -> None:
-    _combine(rows_at(total, length, F4), parts, count, divisor)
+def _combine_float32(
+    total: int, length: int, block: int, parts: int, count: int, divisor: int
+) -> None:
+    _combine(
+        rows_at(total, length, F4), rows_at(block, min(length, BLOCK), F4), parts, count, divisor
+    )
 
 
 @entry
-def _combine_float64(total: int, length: int, parts: int, count: int, divisor: int) -> None:
-    _combine(rows_at(total, length, F8), parts, count, divisor)
+def _combine_float64(
+    total: int, length: int, block: int, parts: int, count: int, divisor: int
+) -> None:
+    _combine(
+        rows_at(total, length, F8), rows_at(block, min(length, BLOCK), F8), parts, count, divisor
+    )
 
 
 @inlined
-def _combine(total: NDArray[np.floating], parts: int, count: int, divisor: int) -> None:
+def _combine(
+    total: NDArray[np.floating], block: NDArray[np.floating], parts: int, count: int, divisor: int
+) -> None:
     """Set `total` to the sum of two or more contributions, block by block.
 
-    At `parts` are the address and the weight of each. The last one divides the sum.
+    At `parts` are the address and the weight of each. The last one divides the sum. Sums of not all
+    are in `block`, for `total` may be one of the contributions.
     """
     rows = grid_at(parts, count, 2, I8)
     for start in range(0, total.size, BLOCK):
-        block = total[start : start + BLOCK]
+        whole = total[start : start + BLOCK]
+        some = block[: whole.size]
         offset = start * total.itemsize
-        before, weight = rows_at(rows[0, 0] + offset, block.size, total.dtype), rows[0, 1]
-        for number in range(1, count):
-            part = rows_at(rows[number, 0] + offset, block.size, total.dtype)
-            share = divisor if number == count - 1 else 1
-            _add(block, before, weight, part, rows[number, 1], share)
-            before, weight = block, 1
+        first = rows_at(rows[0, 0] + offset, whole.size, total.dtype)
+        last = rows_at(rows[count - 1, 0] + offset, whole.size, total.dtype)
+        if count == 2:
+            _add(whole, first, rows[0, 1], last, rows[1, 1], divisor)
+            continue
+        for number in range(1, count - 1):
+            part = rows_at(rows[number, 0] + offset, whole.size, total.dtype)
+            if number == 1:
+                _add(some, first, rows[0, 1], part, rows[1, 1], 1)
+            else:
+                _add(some, some, 1, part, rows[number, 1], 1)
+        _add(whole, some, 1, last, rows[count - 1, 1], divisor)
 
 
 @inlined

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.carriers.helper_thread import HelperThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -26,43 +26,46 @@ _AT_ONCE: Final = 4
 class StartedMean:
     """The mean of `flat` as far as it is: made in `values`, from where `wait` writes it to `flat`.
 
-    `make` writes the mean of its first argument to its second, once: in the first thread that
-    comes to it, a helper's or whoever waits. When `values` are not needed any more, `give_back`
-    gets them.
+    `make(flat, values, in_place)` makes it, once, in the first thread that comes to it: a helper's,
+    or that of whoever waits, `in_place` then. It returns the pieces that it has left in `values`.
+    When `values` are not needed any more, `give_back` gets them.
     """
 
     def __init__(
         self,
         flat: Tensor,
         values: Tensor,
-        make: Callable[[Tensor, Tensor], None],
+        make: Callable[[Tensor, Tensor, bool], Sequence[range]],
         give_back: Callable[[Tensor], None] = lambda _values: None,
     ) -> None:
         self._flat, self._values = flat, values
         self._make, self._give_back = make, give_back
+        self._left: Sequence[range] = ()
         self._failure: BaseException | None = None
         self._is_taken = threading.Lock()
         self._done = threading.Event()
         self._is_written = False
 
-    def run(self) -> None:
+    def run(self, *, in_place: bool = False) -> None:
         """Make the mean, unless another thread does; whoever waits hears of its failure."""
         if not self._is_taken.acquire(blocking=False):
             return
         try:
-            self._make(self._flat, self._values)
+            self._left = self._make(self._flat, self._values, in_place)
         except BaseException as error:  # noqa: BLE001 - carried over to whoever waits
             self._failure = error
         self._done.set()
 
     def wait(self) -> None:
         """Block until done, and write the mean. Raises `WorkerLost` or `DeadlineExceeded`."""
-        self.run()
+        self.run(in_place=True)
         self._done.wait()
         if self._failure is not None:
             raise self._failure
         if not self._is_written:
-            self._flat.copy_(self._values)
+            for piece in self._left:
+                part = slice(piece.start, piece.stop)
+                self._flat[part].copy_(self._values[part])
             self._give_back(self._values)
             self._is_written = True
 

@@ -256,13 +256,14 @@ class TorchCommunicator:
         return GuardedWork(self._guard, self._guard.start(start, peer=None, what=what), None, what)
 
     def _average_by_messages(
-        self, mean: Mean, talk: Conversation, own: Tensor, out: Tensor
-    ) -> None:
+        self, mean: Mean, talk: Conversation, own: Tensor, out: Tensor, in_place: bool
+    ) -> Sequence[range]:
         plan = plan_average(len(mean.weights), mean.me, own.numel(), own.element_size())
         room = plan.slots * plan.slot_length
         with self._letting_know(), self._scratch.borrow(room, own.dtype) as scratch:
-            exchange = Exchange(talk, mean, own, out, scratch)
+            exchange = Exchange(talk, mean, own, out, scratch, in_place=in_place)
             self._guard.run(lambda: exchange.run(plan), talk.waiting)
+        return exchange.left
 
     def _average_in_subgroup(
         self,
@@ -272,9 +273,11 @@ class TorchCommunicator:
         channel: int,
         own: Tensor,
         out: Tensor,
-    ) -> None:
+        _in_place: bool,
+    ) -> Sequence[range]:
         with self._letting_know():
             self._subgroups.average(out.copy_(own), mean, talk, members=members, channel=channel)
+        return [range(own.numel())]
 
     def _checked_mean(
         self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]
