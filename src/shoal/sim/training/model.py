@@ -82,7 +82,7 @@ class ModelSize:
 
     @cached_property
     def elements_of_pieces(self) -> tuple[slice, ...]:
-        """Where each of `pieces` lies among all parameters."""
+        """The elements of each of `pieces` among all parameters."""
         ends = [
             int(end) for end in accumulate(piece.bytes // ELEMENT_BYTES for piece in self.pieces)
         ]
