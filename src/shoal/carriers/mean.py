@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from shoal.compiled import Given
 
 BLOCK = 1 << 15
-"""Elements to which all contributions are added before the next: they stay in the first caches."""
+"""The elements of a narrow type that are widened at a time."""
+
+_IN_CACHE = 1 << 12
+"""Elements to which all contributions are added before the next: they stay in the first cache."""
 
 WIDE_TYPES = (torch.float32, torch.float64)
 """Types in which sums are kept as they are."""
@@ -72,11 +75,11 @@ class Mean:
         weights = self.weights if self.weighted else (1,) * len(self.weights)
         rows = [(part.data_ptr(), weights[member]) for member, part in contributions]
         parts = np.array(rows, np.int64)
-        block = torch.empty(BLOCK, dtype=out.dtype, device=HOST)
+        sums = torch.empty(_IN_CACHE, dtype=out.dtype, device=HOST)
         _combiner(out.dtype)(
             out.data_ptr(),
             out.numel(),
-            block.data_ptr(),
+            sums.data_ptr(),
             parts.ctypes.data,
             len(rows),
             sum(weights) if finish else 1,
@@ -99,65 +102,55 @@ def _combiner(dtype: torch.dtype) -> Given[None]:
 
 @entry
 def _combine_float32(
-    total: int, length: int, block: int, parts: int, count: int, divisor: int
+    total: int, length: int, sums: int, parts: int, count: int, divisor: int
 ) -> None:
-    _combine(
-        rows_at(total, length, F4), rows_at(block, min(length, BLOCK), F4), parts, count, divisor
-    )
+    _combine(rows_at(total, length, F4), sums, parts, count, divisor)
 
 
 @entry
 def _combine_float64(
-    total: int, length: int, block: int, parts: int, count: int, divisor: int
+    total: int, length: int, sums: int, parts: int, count: int, divisor: int
 ) -> None:
-    _combine(
-        rows_at(total, length, F8), rows_at(block, min(length, BLOCK), F8), parts, count, divisor
-    )
+    _combine(rows_at(total, length, F8), sums, parts, count, divisor)
 
 
 @inlined
-def _combine(
-    total: NDArray[np.floating], block: NDArray[np.floating], parts: int, count: int, divisor: int
-) -> None:
-    """Set `total` to the sum of two or more contributions, block by block.
+def _combine(total: NDArray[np.floating], sums: int, parts: int, count: int, divisor: int) -> None:
+    """Set `total` to the sum of the contributions over the divisor, in its own precision.
 
-    At `parts` are the address and the weight of each. The last one divides the sum. Sums of not all
-    are in `block`, for `total` may be one of the contributions.
+    At `parts` are the address and the weight of each; `total` may be one of them. Sums are made at
+    `sums`, in the first cache, so that each contribution is read from memory once. No loop writes
+    to what it reads by another name: the compiler would take its elements one by one. It must not
+    fuse a product and a sum, and by numba's defaults does not.
     """
     rows = grid_at(parts, count, 2, I8)
-    for start in range(0, total.size, BLOCK):
-        whole = total[start : start + BLOCK]
-        some = block[: whole.size]
+    for start in range(0, total.size, _IN_CACHE):
+        length = min(_IN_CACHE, total.size - start)
         offset = start * total.itemsize
-        first = rows_at(rows[0, 0] + offset, whole.size, total.dtype)
-        last = rows_at(rows[count - 1, 0] + offset, whole.size, total.dtype)
-        if count == 2:
-            _add(whole, first, rows[0, 1], last, rows[1, 1], divisor)
-            continue
-        for number in range(1, count - 1):
-            part = rows_at(rows[number, 0] + offset, whole.size, total.dtype)
-            if number == 1:
-                _add(some, first, rows[0, 1], part, rows[1, 1], 1)
-            else:
-                _add(some, some, 1, part, rows[number, 1], 1)
-        _add(whole, some, 1, last, rows[count - 1, 1], divisor)
+        sum_ = rows_at(sums, length, total.dtype)
+        _scale(sum_, rows_at(rows[0, 0] + offset, length, total.dtype), rows[0, 1])
+        for number in range(1, count):
+            part = rows_at(rows[number, 0] + offset, length, total.dtype)
+            _add(sum_, part, rows[number, 1])
+        _divide(total[start : start + length], sum_, divisor)
 
 
 @inlined
-def _add(
-    total: NDArray[np.floating],
-    before: NDArray[np.floating],
-    first: int,
-    part: NDArray[np.floating],
-    second: int,
-    divisor: int,
-) -> None:
-    """Set `total` to (`first` * `before` + `second` * `part`) / `divisor`, in its own precision.
+def _scale(target: NDArray[np.floating], part: NDArray[np.floating], weight: int) -> None:
+    factor = target.dtype.type(weight)
+    for index in range(target.size):
+        target[index] = factor * part[index]
 
-    One pass over the memory, which takes longer than the arithmetic: so a factor of one costs
-    nothing. The compiler must not fuse a product and a sum, and by numba's defaults does not.
-    """
-    dtype = total.dtype.type
-    one, other, share = dtype(first), dtype(second), dtype(divisor)
-    for index in range(total.size):
-        total[index] = (one * before[index] + other * part[index]) / share
+
+@inlined
+def _add(target: NDArray[np.floating], part: NDArray[np.floating], weight: int) -> None:
+    factor = target.dtype.type(weight)
+    for index in range(target.size):
+        target[index] += factor * part[index]
+
+
+@inlined
+def _divide(target: NDArray[np.floating], total: NDArray[np.floating], divisor: int) -> None:
+    share = target.dtype.type(divisor)
+    for index in range(target.size):
+        target[index] = total[index] / share
