@@ -7,8 +7,10 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LEAST_PIECE_BYTES: Final = 256 << 10
 LEAST_PART_BYTES: Final = 1 << 20
@@ -18,17 +20,17 @@ MOST_PIECES: Final = 8
 """A model has about as many: an eighth of it is the most that a layer waits for in vain."""
 
 
-def cut_into_pieces(sizes: Sequence[int], servers: int = 0) -> Iterator[range]:
-    """Yield consecutive indices of tensors of `sizes` bytes that make a piece, in order.
+def cut_into_pieces(sizes: Sequence[int], servers: int = 0) -> list[range]:
+    """Return consecutive indices of tensors of `sizes` bytes that make a piece, in order.
 
-    A tensor is never cut, and the last piece may be small. `servers` share each piece, if any do.
+    A tensor is never cut. The first piece may be small: backward completes it last, and the next
+    forward pass waits for it first, so nothing hides it. `servers` share each piece, if any do.
     """
     least = max(LEAST_PIECE_BYTES, LEAST_PART_BYTES * servers, sum(sizes) // MOST_PIECES)
-    start = filled = 0
-    for index, size in enumerate(sizes):
-        filled += size
-        if filled >= least:
-            yield range(start, index + 1)
-            start, filled = index + 1, 0
-    if start < len(sizes):
-        yield range(start, len(sizes))
+    pieces, stop, filled = [], len(sizes), 0
+    for index in reversed(range(len(sizes))):
+        filled += sizes[index]
+        if filled >= least or index == 0:
+            pieces.append(range(index, stop))
+            stop, filled = index, 0
+    return pieces[::-1]

@@ -30,6 +30,7 @@ from shoal.groups.server_clock import ServerClock as ServerClock
 from shoal.groups.server_clock import Update as Update
 from shoal.groups.server_clock import UpdateRule as UpdateRule
 from shoal.groups.server_clock import ssp_staleness as ssp_staleness
+from shoal.groups.topology import DEFAULT_NIC_BPS as DEFAULT_NIC_BPS
 from shoal.groups.topology import Host as Host
 from shoal.groups.topology import Link as Link
 from shoal.groups.topology import LinkKind as LinkKind

@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.lab.closing import Closing
 from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
-from shoal.lab.hosts.variables import launcher_variables
+from shoal.lab.hosts.variables import launcher_variables, rack_variables
 from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.host_interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
@@ -33,6 +33,7 @@ from shoal.scenario import (
     WorkerEvent,
     changed,
     packets_inside,
+    racks_of,
     rerouted,
     with_finite_ports,
 )
@@ -198,10 +199,13 @@ class Lab(Closing):
         variables = launcher_variables(rank, hosts=len(self.hosts), workers_per_host=here)
         if host is not None:
             self._hosts_of_newcomers[rank] = host
+        where = self._hosts_of_newcomers.get(rank, rank // here)
+        network = racks_of(self.spec.topology, range(len(self.hosts)))
+        said = {"SHOAL_JOB_KEY": self._job_key, **rack_variables(where, network)}
         return self.start(
-            self._hosts_of_newcomers.get(rank, rank // here),
+            where,
             command,
-            environment={"SHOAL_JOB_KEY": self._job_key, **os.environ, **variables},
+            environment={**said, **os.environ, **variables},
             stdout=stdout,
             stderr=stderr,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.plan.candidates import CARRIERS, Candidate, candidates, carried, other_sizes
 from shoal.plan.ranking import Prediction, order
-from shoal.scenario import SHOAL, StrategySpec
+from shoal.scenario import SHOAL, StrategySpec, racks_of
 from shoal.sim import (
     TRANSPORTS,
     check_carrier,
@@ -20,7 +20,6 @@ from shoal.sim import (
     level_of,
     model_of,
     not_modelled,
-    racks_of,
     said_of,
     simulate,
 )

@@ -19,8 +19,8 @@ import torch
 from shoal.diverged import Figure, restore
 from shoal.plan.candidates import TCP, Candidate, candidates, other_sizes
 from shoal.plan.failures import Pace
-from shoal.scenario import StrategySpec
-from shoal.sim import TCP_HEADERS, Replicas, check_replicas, model_of, racks_of, simulate
+from shoal.scenario import StrategySpec, racks_of
+from shoal.sim import TCP_HEADERS, Replicas, check_replicas, model_of, simulate
 from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
 

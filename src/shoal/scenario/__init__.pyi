@@ -16,6 +16,7 @@ from shoal.scenario.lab_presets import usual_labs as usual_labs
 from shoal.scenario.measured import Measured as Measured
 from shoal.scenario.measured import read_measured as read_measured
 from shoal.scenario.overriding import value_of as value_of
+from shoal.scenario.racks import racks_of as racks_of
 from shoal.scenario.slowness import Slowness as Slowness
 from shoal.scenario.slowness import check_probability as check_probability
 from shoal.scenario.slowness import slow_words as slow_words

@@ -1,4 +1,4 @@
-"""What a schedule may know of a simulated cluster: hosts, the switches they are at, link speeds."""
+"""What a schedule may know of a described cluster: hosts, the switches they are at, link speeds."""
 
 from __future__ import annotations
 

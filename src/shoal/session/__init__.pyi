@@ -10,6 +10,9 @@ from shoal.session.leaving import leave_on as leave_on
 from shoal.session.numpy_communicator import NumpyCommunicator as NumpyCommunicator
 from shoal.session.numpy_communicator import connect as connect
 from shoal.session.numpy_warm_up import load_numpy_transport as load_numpy_transport
+from shoal.session.racks import find_topology as find_topology
+from shoal.session.racks import place_of as place_of
+from shoal.session.racks import say_place as say_place
 from shoal.session.session import DEFAULT_DEADLINE_S as DEFAULT_DEADLINE_S
 from shoal.session.session import Session as Session
 from shoal.session.session import current_session as current_session

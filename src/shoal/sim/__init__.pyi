@@ -22,7 +22,6 @@ from shoal.sim.training.networks import level_of as level_of
 from shoal.sim.training.networks import make_network as make_network
 from shoal.sim.training.outcome import EventOutcome as EventOutcome
 from shoal.sim.training.outcome import Outcome as Outcome
-from shoal.sim.training.racks import racks_of as racks_of
 from shoal.sim.training.real_size import of_real_size as of_real_size
 from shoal.sim.training.replicas import Replicas as Replicas
 from shoal.sim.training.replicas import check_replicas as check_replicas

@@ -7,6 +7,7 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never
@@ -16,7 +17,7 @@ import torch
 from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, in_profile
 from shoal.errors import UsageError, ViewChanging
-from shoal.session import current_session, leave
+from shoal.session import current_session, leave, place_of, say_place
 from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
@@ -466,6 +467,8 @@ def _agree(
     options = {**strategy.options(), **given}
     if samples is not None:
         options |= samples.options
+    if session.member.is_fixed:
+        say_place(session.facts, training, session.rank, place_of(os.environ))
     session.agree(training, strategy=strategy.word, options=options, model=model)
     if samples is not None:
         samples.begin()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from shoal.arguments import whole_number
 from shoal.carriers import in_profile
 from shoal.errors import DeadlineExceeded, WorkerLost
+from shoal.session import find_topology
 from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 from shoal.watch import Doing, Flight
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, FactStore
     from shoal.control import Member
-    from shoal.groups import GeneratorConfig
+    from shoal.groups import GeneratorConfig, Topology
     from shoal.membership import View
     from shoal.train.checkpoints import Saving
     from shoal.train.flat_parameters import FlatParameters
@@ -212,6 +213,15 @@ class Replica:
     def view(self) -> View:
         """The workers that take part."""
         return self.member.view
+
+    def topology(self) -> Topology | None:
+        """Return the hosts in their racks, if workers have said so and are the same to the end.
+
+        Raises `UsageError` on every worker if what they have said cannot be.
+        """
+        if not self.member.is_fixed:
+            return None
+        return find_topology(self.facts, self.session, self.view)
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add `amount` to the counter `name`."""

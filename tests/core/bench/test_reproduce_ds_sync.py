@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from shoal.scenario import racks_of
 from shoal.scenario.spec_file import parse_scenario
 from shoal.sim.training.outcome import Outcome
-from shoal.sim.training.racks import racks_of
 from shoal.sweeps import Finished, Run
 from shoal_bench.cli.reproduce import reproduce_app
 from shoal_bench.reproduce import ds_sync as paper

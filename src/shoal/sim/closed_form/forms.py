@@ -14,9 +14,9 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.groups import Bipartite
 from shoal.membership import View
+from shoal.scenario import racks_of
 from shoal.sim.training.all_strategies import BASELINES, define
 from shoal.sim.training.model import FORWARD
-from shoal.sim.training.racks import racks_of
 from shoal.strategies import (
     ADPSGD,
     AllReduce,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from shoal.sim.training.racks import racks_of
+from shoal.scenario import racks_of
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.strategies import CHANGED, OWN_ACTS, Group, Setting
 

@@ -40,7 +40,7 @@ class LayerwiseMean:
         self._order = list(reversed(numbers) if rear_first else numbers)
         self._missing = [len(members) for _ in numbers]
         self._begins = [0 for _ in numbers]
-        """When the last member came to each piece."""
+        """The times at which the last member came to each piece."""
         self._complete = [Signal() for _ in numbers]
         self._here = [Signal() for _ in numbers]
         self._over = Signal()

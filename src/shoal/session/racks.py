@@ -1,0 +1,122 @@
+"""Which rack each host is in, as a scheduler or the user says, and what network that makes.
+
+Nothing is measured: Slurm knows the switches above a node, Kubernetes the labels of one, and the
+user the rest. All workers say it, so that all know the same network (docs/schedules.md).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from shoal.decoding import decode_msgpack
+from shoal.errors import UsageError
+from shoal.groups import DEFAULT_NIC_BPS, Host, Rack, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shoal.comm import FactStore
+    from shoal.membership import View
+
+RACK: Final = "SHOAL_RACK"
+"""The variable that says the name of a host's rack."""
+
+OVERSUBSCRIPTION: Final = "SHOAL_OVERSUBSCRIPTION"
+"""The variable that says how much faster a rack's hosts are together than its uplink."""
+
+_SLURM, _SLURM_PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
+_FAULT: Final = "What a worker says of its rack is not understood"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The place of a worker's host in the network."""
+
+    rack: str = ""
+    """The rack's name, empty if nobody says it."""
+
+    oversubscription: float = 1.0
+    """The speed of the rack's hosts together over that of its uplink."""
+
+
+def place_of(environment: Mapping[str, str]) -> Place:
+    """Return where this host is, by SHOAL_RACK or what Slurm says of the switches above it.
+
+    Raises `UsageError` for an oversubscription that is no finite number of at least 1.
+    """
+    text = environment.get(OVERSUBSCRIPTION) or "1"
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = math.nan
+    if not 1 <= ratio < math.inf:
+        message = (
+            f"{OVERSUBSCRIPTION} is how much faster a rack's hosts are together than its uplink,"
+            f" at least 1, such as 4; not {text!r}."
+        )
+        raise UsageError(message)
+    return Place(environment.get(RACK, "").strip() or _leaf_switch(environment), ratio)
+
+
+def _leaf_switch(environment: Mapping[str, str]) -> str:
+    """Return the switch that a Slurm node is at, of its address from the topmost switch down."""
+    names = environment.get(_SLURM, "").split(".")
+    kinds = environment.get(_SLURM_PATTERN, "").split(".")
+    switches = [name for name, kind in zip(names, kinds, strict=False) if kind == "switch"]
+    return switches[-1] if switches else ""
+
+
+def say_place(facts: FactStore, training: str, rank: int, place: Place) -> None:
+    """Say where this worker's host is; before workers agree on a training."""
+    facts.set(_fact(training, rank), msgspec.msgpack.encode(place))
+
+
+def find_topology(facts: FactStore, training: str, view: View) -> Topology | None:
+    """Return the hosts of a view in their racks; None if nobody says which. After all have agreed.
+
+    Raises `UsageError` on every worker if only some say it, or a host is in two racks.
+    """
+    said = facts.read([_fact(training, rank) for rank in view.members])
+    places = [Place() if each is None else decode_msgpack(each, Place, _FAULT) for each in said]
+    return topology_of(view, places)
+
+
+def topology_of(view: View, places: Sequence[Place]) -> Topology | None:
+    """Return what the members' `places` make of the network, as `find_topology`."""
+    named = [bool(place.rack) for place in places]
+    if not any(named):
+        return None
+    if not all(named):
+        knows, lacks = view.members[named.index(True)], view.members[named.index(False)]
+        message = (
+            f"Rank {knows} says which rack it is in, and rank {lacks} does not: set {RACK} for all"
+            " workers, or for none."
+        )
+        raise UsageError(message)
+    racks = {place.rack: place for place in reversed(places)}
+    order = list(dict.fromkeys(place.rack for place in places))
+    ranks_of: dict[int, list[int]] = {}
+    rack_of: dict[int, str] = {}
+    for rank, host, place in zip(range(len(view)), view.hosts, places, strict=True):
+        ranks_of.setdefault(host, []).append(rank)
+        if rack_of.setdefault(host, place.rack) != place.rack:
+            message = (
+                f"Ranks {ranks_of[host][0]} and {rank} share a host, which says that it is in the"
+                f" racks {rack_of[host]!r} and {place.rack!r}: set {RACK} alike."
+            )
+            raise UsageError(message)
+    hosts = tuple(
+        Host(tuple(ranks), order.index(rack_of[host])) for host, ranks in ranks_of.items()
+    )
+    return Topology(hosts, tuple(_rack(racks[name], hosts, k) for k, name in enumerate(order)))
+
+
+def _rack(place: Place, hosts: Sequence[Host], index: int) -> Rack:
+    together = DEFAULT_NIC_BPS * sum(host.rack == index for host in hosts)
+    return Rack(max(1, int(together / place.oversubscription)))
+
+
+def _fact(training: str, rank: int) -> str:
+    return f"{training}/rack/{rank}"
