@@ -6,7 +6,7 @@ Owns the execution of `collectives.Plan`. Decides nothing about who sends what t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
@@ -76,8 +76,9 @@ class Conversation:
 class Exchange:
     """One execution of a plan: the mean of `own`, a member's flat tensor, comes to `out`.
 
-    What this member adds up itself is written to `own` if `in_place`. `scratch` is for the plan's
-    slots. Use it once.
+    If `in_place` it comes to `own`, piece by piece: each is received in `out`, in a part that stays
+    in the caches, and copied when it is whole, so that no element is ever a part of a number.
+    `scratch` is for the plan's slots. Use it once.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Exchange:
     ) -> None:
         self._conversation = conversation
         self._mean = mean
-        self._own, self._out = own, out
+        self._own, self._out, self._in_place = own, out, in_place
         self._sums = own if in_place else out
         self._scratch = scratch
         self._slot_length = 0
@@ -100,20 +101,28 @@ class Exchange:
         """The pieces that this member has added up."""
         self._fetches: dict[int, Transfer] = {}
         self._fills: dict[range, Transfer] = {}
+        self._arriving: dict[int, deque[tuple[range, Transfer, Tensor]]] = {}
+        """The pieces on their way from each member that are to be copied, the oldest first."""
+        self._num_taken = 0
+        """The elements of `out` in which they are received."""
         self._sends: defaultdict[range, list[Transfer]] = defaultdict(list)
 
     def run(self, plan: Plan) -> None:
         """Carry out `plan` and wait for all of it."""
         self._slot_length = plan.slot_length
+        self._at_once = max(1, plan.slots // max(1, len(self._mean.weights) - 1))
         for step in plan.steps:
             self._do(step)
+        for arriving in self._arriving.values():
+            while arriving:
+                self._take_in(*arriving.popleft())
         for transfer in chain(self._fills.values(), *self._sends.values()):
             self._conversation.wait(transfer)
 
     @property
     def left(self) -> list[range]:
         """The pieces of which `out` has the mean and `own` has not."""
-        return [*self._fills, *(self._combined if self._sums is self._out else ())]
+        return [] if self._in_place else [*self._fills, *self._combined]
 
     def _do(self, step: Step) -> None:
         talk = self._conversation
@@ -123,6 +132,8 @@ class Exchange:
                 self._sends[piece].append(talk.send(_part(memory, piece), member, phase))
             case Fetch(piece, member, slot):
                 self._fetches[slot] = talk.receive(self._slot(slot, piece), member, Phase.REDUCE)
+            case Fill(piece, member) if self._in_place:
+                self._begin_fill(piece, member)
             case Fill(piece, member):
                 self._fills[piece] = talk.receive(_part(self._out, piece), member, Phase.GATHER)
             case Combine(piece, sources, finish):
@@ -136,6 +147,26 @@ class Exchange:
                     talk.wait(transfer)
             case AwaitFill(piece):
                 talk.wait(self._fills[piece])
+
+    def _begin_fill(self, piece: range, member: int) -> None:
+        """Start receiving a mean, where an earlier one of this member has been if many are open.
+
+        A member's pieces do not become longer from one to the next.
+        """
+        arriving = self._arriving.setdefault(member, deque())
+        if len(arriving) == self._at_once:
+            done, transfer, memory = arriving.popleft()
+            self._take_in(done, transfer, memory)
+        else:
+            memory = self._out[self._num_taken : self._num_taken + len(piece)]
+            self._num_taken += len(piece)
+        place = memory[: len(piece)]
+        transfer = self._conversation.receive(place, member, Phase.GATHER)
+        arriving.append((piece, transfer, place))
+
+    def _take_in(self, piece: range, transfer: Transfer, memory: Tensor) -> None:
+        self._conversation.wait(transfer)
+        _part(self._own, piece).copy_(memory)
 
     def _arrived(self, slot: int, piece: range) -> Tensor:
         """Return what `slot` was to receive, once it is there."""
