@@ -218,6 +218,40 @@ def test_a_layer_is_updated_when_all_have_its_gradient(run_workers: RunWorkers) 
         assert torch.equal(after, outcomes[0][2])
 
 
+def tags_of_pushes(overlap: Any) -> list[float]:
+    """Return how far to the rear, from 0 to 1, the pushes of a step are tagged, in their order."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    torch.manual_seed(1)
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    pushes: list[float] = []
+    send = communicator.send
+
+    def noted(buffer: Tensor, *given: Any, layers: Any = None, **options: Any) -> Any:
+        if options.get("lossy"):
+            pushes.append(layers.front / layers.depth)
+        return send(buffer, *given, layers=layers, **options)
+
+    communicator.send = noted  # type: ignore[method-assign]
+    strategy = bind(ParameterServer.bsp(overlap=overlap), model, optimizer, communicator)
+    for _ in range(2):  # the first forward pass says in which order layers are used
+        pushes.clear()
+        model(torch.ones(1, 1024)).sum().backward()
+        strategy.step(never)
+        optimizer.zero_grad()
+    seen = pushes[:]
+    strategy.finish()
+    return seen
+
+
+def test_pushes_in_backward_go_in_turn_but_for_the_front(run_workers: RunWorkers) -> None:
+    """Whatever overtakes what backward had first delays its update, and its way back."""
+    for seen in run_workers(tags_of_pushes, 2, "next-forward"):
+        assert seen == [0, 1 / 3, 2 / 3]
+    for seen in run_workers(tags_of_pushes, 2, "layers"):
+        assert seen == [1 / 2, 1 / 2, 0]
+
+
 # --- skipped steps, unused parameters, buffers ----------------------------------------------------
 
 

@@ -92,10 +92,11 @@ class ParameterClient:
                 )
             ]
 
-    def push(self, request: Request) -> None:
+    def push(self, request: Request, *, in_turn: bool = False) -> None:
         """Send every server its parts of the pieces that `request` is for, and the request.
 
-        The parts go first: the request says that they are there.
+        The parts go first: the request says that they are there. `in_turn` as in
+        `Service.send_push`.
         """
         service, words = self._service, self._words[request.pieces.start]
         words.write(request)
@@ -103,7 +104,7 @@ class ParameterClient:
             pieces = service.pieces_at(rank, request.pieces)
             for piece in pieces if request.kind is not Kind.SKIP else ():
                 parts = service.parts_of(self._outbox, piece, rank)
-                self._pushes[piece] += service.send_push(parts, piece, rank)
+                self._pushes[piece] += service.send_push(parts, piece, rank, in_turn=in_turn)
                 self._count("pushed_bytes", sum(map(num_bytes, parts)))
             if pieces:
                 self._pushes[request.pieces.start].append(

@@ -178,7 +178,8 @@ class ServersExecutor(AbstractExecutor):
     def _push(self, kind: Kind, pieces: range) -> None:
         used = self._serving.outbox.pack(pieces) if kind is Kind.PUSH else []
         self._pushed_ns = time.monotonic_ns()
-        self._serving.client.push(Request(kind, pieces, used, self._options))
+        request = Request(kind, pieces, used, self._options)
+        self._serving.client.push(request, in_turn=self._early is not None)
 
     def _take_in(self, pieces: Sequence[int], since_ns: int | None = None) -> Pulled:
         """Wait for the pull of `pieces`, and let them be the model's."""

@@ -6,8 +6,9 @@ Both ends of a message say the same of it: its channel, and what of it may get l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from shoal.comm import Layers
 from shoal.strategies import keeper_of
 from shoal.train.servers.protocol import num_answer_words
 
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shoal.comm import Communicator, Layers, Work
+    from shoal.comm import Communicator, Work
     from shoal.groups import UpdateRule
     from shoal.membership import View
     from shoal.train.model_pieces import ModelPieces
     from shoal.train.servers.protocol import Channels
     from shoal.train.servers.shard import ModelLayout
+
+_IN_TURN: Final = Layers((0,), (1,), 2)
+"""The layers of what goes after the front ones, and otherwise in the order in which it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +95,23 @@ class Service:
     def _bound(self, piece: int, *, is_last: bool) -> float:
         return self.pull_bound if self._is_lossy(piece) and not is_last else 0.0
 
-    def send_push(self, parts: Sequence[Tensor], piece: int, rank: int) -> list[Work]:
-        """Start sending a contribution to the servers of a rank."""
+    def send_push(
+        self, parts: Sequence[Tensor], piece: int, rank: int, *, in_turn: bool
+    ) -> list[Work]:
+        """Start sending a contribution to the servers of a rank.
+
+        `in_turn` lets it go after what was pushed before, and not before as the layers that are
+        needed first: what backward has first is updated and on its way back while the rest comes.
+        The model's first piece overtakes all the same.
+        """
+        front = min(p for p in range(len(self.layout.pieces)) if self._is_lossy(p))
         return [
             self.communicator.send(
                 part,
                 rank,
                 channel=self.channels.pushes[piece],
                 lossy=self._is_lossy(piece),
-                layers=self._layers_of(piece, server),
+                layers=_IN_TURN if in_turn and piece != front else self._layers_of(piece, server),
             )
             for part, server in zip(parts, self.servers_at(rank, piece), strict=True)
         ]
