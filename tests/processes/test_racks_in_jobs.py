@@ -31,9 +31,7 @@ def meet(racks: list[str]) -> tuple[str, set[tuple[int, ...]]]:
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     optimizer.finish()
-    return repr(optimizer.replica.topology()), {
-        span.members for span in spans.spans if span.members
-    }
+    return repr(optimizer.replica.topology), {span.members for span in spans.spans if span.members}
 
 
 def test_workers_meet_across_their_racks_only_as_uplinks_allow(run_workers: RunWorkers) -> None:

@@ -47,7 +47,7 @@ class AbstractExecutor(ABC):
         if not replica.member.is_fixed:
             definition.check_goes_on()
         self.replica = replica
-        setting = Setting(replica.view, replica.seed, replica.topology())
+        setting = Setting(replica.view, replica.seed, replica.topology)
         self.course = definition.courses(setting)(replica.communicator.rank)
         self._donor = Donor(replica, is_exact=self.is_exact)
         replica.hand_on = self.hand_on

@@ -17,7 +17,7 @@ import torch
 from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, in_profile
 from shoal.errors import UsageError, ViewChanging
-from shoal.session import current_session, leave, place_of, say_place
+from shoal.session import current_session, find_topology, leave, place_of, say_place
 from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
@@ -176,6 +176,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 stepping=self._bare_steps.expected,
                 wire=wire,
                 samples=samples,
+                topology=find_topology(session.facts, name, session.view),
             )
             self._synchronizer = make_executor(strategy, self.replica)
             self.stopwatch.step = self._num_steps = _enter(
@@ -189,10 +190,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._sole = SoleSynchronizer(model)
         self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
         self._remark_log = RemarkLog(name, session.control.verdicts)
-        is_compared = strategy.family is Family.SUMS
-        self._alike_check = AlikeCheck(
-            self.replica, check_every if is_compared else 0, session.control.report_failure
-        )
+        compared_every = check_every if strategy.family is Family.SUMS else 0
+        tell = session.control.report_failure
+        self._alike_check = AlikeCheck(self.replica, compared_every, tell)
         self._num_averages = 0
         what = name, strategy.word, transport, strategy.options(), self.flat.num_parameters
         _log.info("%s: sync=%r over %s, options %s, %d parameters", *what)

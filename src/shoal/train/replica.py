@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 from shoal.arguments import whole_number
 from shoal.carriers import in_profile
 from shoal.errors import DeadlineExceeded, WorkerLost
-from shoal.session import find_topology
 from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 from shoal.watch import Doing, Flight
 
@@ -203,6 +202,9 @@ class Replica:
     saving: Saving | None = None
     """The last checkpoint that this worker has begun to write."""
 
+    topology: Topology | None = None
+    """The hosts in their racks, if workers have said so and stay to the end."""
+
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""
 
@@ -213,15 +215,6 @@ class Replica:
     def view(self) -> View:
         """The workers that take part."""
         return self.member.view
-
-    def topology(self) -> Topology | None:
-        """Return the hosts in their racks, if workers have said so and are the same to the end.
-
-        Raises `UsageError` on every worker if what they have said cannot be.
-        """
-        if not self.member.is_fixed:
-            return None
-        return find_topology(self.facts, self.session, self.view)
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add `amount` to the counter `name`."""
