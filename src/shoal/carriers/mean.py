@@ -128,18 +128,26 @@ def _combine(total: NDArray[np.floating], sums: int, parts: int, count: int, div
         length = min(_IN_CACHE, total.size - start)
         offset = start * total.itemsize
         sum_ = rows_at(sums, length, total.dtype)
-        _scale(sum_, rows_at(rows[0, 0] + offset, length, total.dtype), rows[0, 1])
-        for number in range(1, count):
+        first = rows_at(rows[0, 0] + offset, length, total.dtype)
+        second = rows_at(rows[1, 0] + offset, length, total.dtype)
+        _add_two(sum_, first, rows[0, 1], second, rows[1, 1])
+        for number in range(2, count):
             part = rows_at(rows[number, 0] + offset, length, total.dtype)
             _add(sum_, part, rows[number, 1])
         _divide(total[start : start + length], sum_, divisor)
 
 
 @inlined
-def _scale(target: NDArray[np.floating], part: NDArray[np.floating], weight: int) -> None:
-    factor = target.dtype.type(weight)
+def _add_two(
+    target: NDArray[np.floating],
+    first: NDArray[np.floating],
+    its_weight: int,
+    second: NDArray[np.floating],
+    weight: int,
+) -> None:
+    one, other = target.dtype.type(its_weight), target.dtype.type(weight)
     for index in range(target.size):
-        target[index] = factor * part[index]
+        target[index] = one * first[index] + other * second[index]
 
 
 @inlined
