@@ -224,8 +224,7 @@ def tags_of_pushes(overlap: Any) -> list[float]:
     torch.manual_seed(1)
     model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    pushes: list[float] = []
-    send = communicator.send
+    pushes, send = list[float](), communicator.send
 
     def noted(buffer: Tensor, *given: Any, layers: Any = None, **options: Any) -> Any:
         if options.get("lossy"):
@@ -238,7 +237,6 @@ def tags_of_pushes(overlap: Any) -> list[float]:
         pushes.clear()
         model(torch.ones(1, 1024)).sum().backward()
         strategy.step(never)
-        optimizer.zero_grad()
     seen = pushes[:]
     strategy.finish()
     return seen
@@ -246,10 +244,8 @@ def tags_of_pushes(overlap: Any) -> list[float]:
 
 def test_pushes_in_backward_go_in_turn_but_for_the_front(run_workers: RunWorkers) -> None:
     """Whatever overtakes what backward had first delays its update, and its way back."""
-    for seen in run_workers(tags_of_pushes, 2, "next-forward"):
-        assert seen == [0, 1 / 3, 2 / 3]
-    for seen in run_workers(tags_of_pushes, 2, "layers"):
-        assert seen == [1 / 2, 1 / 2, 0]
+    for overlap, tags in (("next-forward", [0, 1 / 3, 2 / 3]), ("layers", [1 / 2, 1 / 2, 0])):
+        assert run_workers(tags_of_pushes, 2, overlap) == [tags] * 2
 
 
 # --- skipped steps, unused parameters, buffers ----------------------------------------------------

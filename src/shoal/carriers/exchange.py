@@ -145,8 +145,8 @@ class Exchange:
             case AwaitSend(piece):
                 for transfer in self._sends.pop(piece):
                     talk.wait(transfer)
-            case AwaitFill(piece):
-                talk.wait(self._fills[piece])
+            case AwaitFill():
+                raise TypeError(step)  # a ring's, which passes on what it was sent: not averages'
 
     def _begin_fill(self, piece: range, member: int) -> None:
         """Start receiving a mean, where an earlier one of this member has been if many are open.
