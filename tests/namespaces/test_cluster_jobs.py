@@ -55,6 +55,10 @@ def _compiled() -> None:
     load_transport()
 
 
+def as_contender(library: PooledLibrary, name: str = "", tcp: str = "cubic") -> Contender:
+    return Contender(name or library.title, library, "a family", tcp)
+
+
 def part(scenario: str, contender: Contender) -> SuitePart:
     return SuitePart(next(each for each in SCENARIOS if each.name == scenario), contender, 0, TASK)
 
@@ -96,6 +100,8 @@ class Speaking(PooledLibrary):
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         optimizer = seat.make_optimizer(model.parameters())
         where = f"{seat.rank} of {seat.world_size} at {seat.address}"
+        if rack := os.environ.get("SHOAL_RACK"):
+            where = f"{where} in {rack}"
         return Loop(model, optimizer.zero_grad, optimizer.step, says=lambda: where)
 
 
@@ -106,9 +112,9 @@ def no_process_is_left() -> bool:
 @pytest.mark.parametrize(
     "contender",
     [
-        pytest.param(Contender("ddp", DDP()), marks=pytest.mark.long),
-        Contender("ddp-on-shoal", DDP(backend="shoal")),
-        Contender("ours", Shoal("all-reduce", transport="shoal")),
+        pytest.param(as_contender(DDP(), "ddp"), marks=pytest.mark.long),
+        as_contender(DDP(backend="shoal"), "ddp-on-shoal"),
+        as_contender(Shoal("all-reduce", transport="shoal"), "ours"),
     ],
     ids=lambda each: each.name,
 )
@@ -129,7 +135,7 @@ def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) ->
 
 
 def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
-    result = run_job(part("slow-worker-5x", Contender("apart", Speaking()))).figures
+    result = run_job(part("slow-worker-5x", as_contender(Speaking()))).figures
     assert result is not None
     fast, slow = result.steps
     assert 0 < slow <= MOST_STEPS / 5
@@ -139,15 +145,21 @@ def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
     assert result.says == ["0 of 2 at 10.77.0.1", "1 of 2 at 10.77.0.2"]
 
 
+def test_workers_behind_two_switches_know_their_rack() -> None:
+    result = run_job(part("two-sites", as_contender(Speaking()))).figures
+    assert result is not None
+    assert result.says == ["0 of 2 at 10.77.0.1 in rack0", "1 of 2 at 10.77.0.2 in rack1"]
+
+
 def test_a_worker_that_fails_ends_the_job_with_its_reason() -> None:
-    outcome: Outcome = run_job(part("clean", Contender("broken", Broken())))
+    outcome: Outcome = run_job(part("clean", as_contender(Broken())))
     assert outcome.failed == "Worker 1: the third step is too much"
     assert outcome.figures is None
     assert no_process_is_left()
 
 
 def test_tcp_that_the_kernel_lacks_is_skipped_with_its_name() -> None:
-    outcome = run_job(part("clean", Contender("none", DDP(), "no-such-tcp")))
+    outcome = run_job(part("clean", as_contender(DDP(), tcp="no-such-tcp")))
     assert "no-such-tcp" in outcome.skipped
 
 
@@ -155,7 +167,7 @@ def test_tcp_that_the_kernel_lacks_is_skipped_with_its_name() -> None:
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
     program = (
         "import test_cluster_jobs as t\n"
-        "t.run_job(t.part('clean', t.Contender('apart', t.Speaking())),"
+        "t.run_job(t.part('clean', t.as_contender(t.Speaking())),"
         " on_tick=lambda _s: print('training', flush=True))\n"
     )
     launcher = subprocess.Popen(

@@ -134,7 +134,7 @@ def cluster(
     *,
     quick: QuickOption = False,
     repeats: Annotated[
-        int | None, typer.Option(help="Runs of every contender in every scenario (default 3).")
+        int | None, typer.Option(help="Runs of a contender that is named, or the best (default 3).")
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Repeat jobs whose outcomes the file has already.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.outcome import Outcome
+    from shoal_bench.cluster.outcome import Key, Outcome
     from shoal_bench.cluster.suite import SuitePart, SuitePlan
     from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.studies import TrialPart
@@ -33,7 +33,7 @@ def run_plan(plan: SuitePlan, path: Path | None, *, quick: bool, again: bool) ->
     from shoal_bench.row_table import print_rows
 
     file = _open_file(path)
-    jobs = plan.jobs() if again else left_to_do(plan, file)
+    ran: set[Key] = set()
 
     def run(job: SuitePart, progress: PartsProgress) -> Outcome:
         def on_tick(elapsed_s: float) -> None:
@@ -41,7 +41,9 @@ def run_plan(plan: SuitePlan, path: Path | None, *, quick: bool, again: bool) ->
 
         return run_job(job, default_cache_dir(), on_tick)
 
-    file = _go_through(jobs, file, path, run, quick=quick)
+    while jobs := left_to_do(plan, file, ran=ran, again=again):
+        file = _go_through(jobs, file, path, run, quick=quick)
+        ran |= {job.key for job in jobs}
     print_rows([row for row in with_rows(file).rows if is_headline(row)], output_console())
 
 

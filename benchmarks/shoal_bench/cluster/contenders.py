@@ -44,9 +44,12 @@ class Contender:
 
     name: str
     library: PooledLibrary
+    family: str
+    """The name of all settings of one library, or of one algorithm of it."""
+
     congestion_control: str = _USUAL
-    in_quick: bool = True
-    """Whether `--quick` measures it unless asked otherwise."""
+    is_first: bool = False
+    """Whether it is the setting of its family that is tried first, and by `--quick`."""
 
     @property
     def side(self) -> Side:
@@ -70,88 +73,120 @@ RARELY: Final = 8
 """Steps between two averagings, of our modes that average rarely."""
 OVERLAPPED: Final = 4
 """Steps between two averagings, of our modes that compute on meanwhile."""
+SMALL_BUCKET: Final = 64 << 10
+"""Bytes of a bucket of which the small model makes several, so that sums hide behind backward."""
 INTERVALS: Final = (1, 2, 4, 8, 16)
 """Steps between two averagings that libraries are tried with that leave them to their user."""
 
 
 def _over_tcp(
-    name: str, library: PooledLibrary, *, in_quick: bool = False
+    name: str, library: PooledLibrary, family: str, *, is_first: bool = False
 ) -> tuple[Contender, Contender]:
     """Return a library over both kinds of TCP: the usual one, and the one that bears losses."""
     return (
-        Contender(name, library, in_quick=in_quick),
-        Contender(f"{name}-bbr", library, "bbr", in_quick=False),
+        Contender(name, library, family, is_first=is_first),
+        Contender(f"{name}-bbr", library, family, "bbr"),
     )
 
 
 def _at_intervals(
-    name: str, library: Callable[[int], PooledLibrary], but: int
+    name: str, library: Callable[[int], PooledLibrary], family: str, but: int
 ) -> Iterator[Contender]:
     """Yield a library over both kinds of TCP, averaging after every number of steps `but` one."""
     for steps in INTERVALS:
         if steps != but:
-            yield from _over_tcp(f"{name}-{steps}", library(steps))
+            yield from _over_tcp(f"{name}-{steps}", library(steps), family)
 
 
 PEERS: Final[tuple[Contender, ...]] = (
-    Contender("ddp-cubic", DDP()),
-    Contender("ddp-bbr", DDP(), "bbr"),
-    *_over_tcp("ddp-fp16", DDP("fp16"), in_quick=True),
-    *_over_tcp("ddp-powersgd", DDP("PowerSGD"), in_quick=True),
-    *_over_tcp("ddp-powersgd-fp16", DDP("PowerSGD-fp16")),
-    *_over_tcp("post-local-sgd", PostLocalSGD(), in_quick=True),
-    *_at_intervals("post-local-sgd", PostLocalSGD, CYCLE),
-    *_over_tcp("torchft-ddp", TorchFT(), in_quick=True),
-    *_over_tcp("torchft-diloco", TorchFTDiLoCo(), in_quick=True),
-    *_at_intervals("torchft-diloco", TorchFTDiLoCo, SYNC_EVERY),
+    Contender("ddp-cubic", DDP(), "DDP", is_first=True),
+    Contender("ddp-bbr", DDP(), "DDP", "bbr"),
+    *_over_tcp("ddp-fp16", DDP("fp16"), "DDP"),
+    *_over_tcp("ddp-buckets", DDP(bucket_mb=SMALL_BUCKET / 2**20), "DDP"),
+    *_over_tcp("ddp-fp16-buckets", DDP("fp16", bucket_mb=SMALL_BUCKET / 2**20), "DDP"),
+    *_over_tcp("torchft-ddp", TorchFT(), "DDP"),
+    *_over_tcp("ddp-powersgd", DDP("PowerSGD"), "PowerSGD", is_first=True),
+    *_over_tcp("ddp-powersgd-fp16", DDP("PowerSGD-fp16"), "PowerSGD"),
+    *_over_tcp("post-local-sgd", PostLocalSGD(), "post-local SGD", is_first=True),
+    *_at_intervals("post-local-sgd", PostLocalSGD, "post-local SGD", CYCLE),
+    *_over_tcp("post-local-sgd-racks", PostLocalSGD(2, is_hierarchical=True), "post-local SGD"),
+    *_over_tcp(
+        "post-local-sgd-racks-4", PostLocalSGD(CYCLE, is_hierarchical=True), "post-local SGD"
+    ),
+    *_over_tcp("torchft-diloco", TorchFTDiLoCo(), "DiLoCo", is_first=True),
+    *_at_intervals("torchft-diloco", TorchFTDiLoCo, "DiLoCo", SYNC_EVERY),
     *_at_intervals(
         "torchft-streaming-diloco",
         partial(TorchFTDiLoCo, is_streaming=True),
+        "DiLoCo",
         1,  # its two halves take turns
     ),
-    *_over_tcp("hivemind", HivemindOptimizer(), in_quick=True),
-    *_over_tcp("hivemind-fp16", HivemindOptimizer(is_half=True)),
-    *_over_tcp("hivemind-16-fp16", HivemindOptimizer(INTERVALS[-1], is_half=True)),
-    *_over_tcp("decent-dp", DecentDP("complete")),
-    *_over_tcp("decent-dp-one-peer", DecentDP("one-peer-exp"), in_quick=True),
+    *_over_tcp("hivemind", HivemindOptimizer(), "Hivemind", is_first=True),
+    *_over_tcp("hivemind-fp16", HivemindOptimizer(is_half=True), "Hivemind"),
+    *_over_tcp("hivemind-16-fp16", HivemindOptimizer(INTERVALS[-1], is_half=True), "Hivemind"),
+    *_over_tcp("decent-dp", DecentDP("complete"), "Decent-DP"),
+    *_over_tcp("decent-dp-one-peer", DecentDP("one-peer-exp"), "Decent-DP", is_first=True),
 )
 """The other libraries, each with every setting that ours has and it knows."""
 
 
-def _ours(name: str, strategy: str, *, in_quick: bool = True, **options: Any) -> Contender:
-    """Return a mode of Shoal over its own transport."""
-    library = Shoal(strategy, transport="shoal", **options)
-    return Contender(f"shoal-{name}", library, in_quick=in_quick)
+def _ours(name: str, strategy: str, *, is_first: bool = False, **options: Any) -> Contender:
+    """Return a mode of Shoal over its own transport, unless `options` name another."""
+    library = Shoal(strategy, **{"transport": "shoal"} | options)
+    return Contender(f"shoal-{name}", library, f"shoal {strategy}", is_first=is_first)
 
 
-def _overlapped(strategy: str, **options: Any) -> Contender:
+def _overlapped(
+    strategy: str, kind: str = "", *, is_first: bool = False, **options: Any
+) -> Contender:
     """Return a mode that computes on while it averages, twice as often where that takes half."""
-    name, interval = f"{strategy}-overlap", OVERLAPPED
+    name, interval = f"{strategy}{kind}-overlap", OVERLAPPED
     if "wire" in options:
         name, interval = f"{name}-fp16", OVERLAPPED // 2
     options |= {"interval": interval, "overlap": "next-steps"}
-    return _ours(name, strategy, in_quick=False, **options)
+    return _ours(name, strategy, is_first=is_first, **options)
 
 
-CONTENDERS: Final[tuple[Contender, ...]] = (
-    Contender("alone", Alone(), in_quick=False),
-    *PEERS,
-    Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), in_quick=False),
-    Contender("shoal-torchft-ddp", TorchFT(over_shoal=True), in_quick=False),
+_FORWARD: Final[dict[str, Any]] = {
+    "strategy": "all-reduce",
+    "loss_bound": LOSS_BOUND,
+    "overlap": "next-forward",
+    "bucket_bytes": SMALL_BUCKET,
+}
+"""All-reduce that hides behind the rest of backward and the next forward pass."""
+
+OURS: Final[tuple[Contender, ...]] = (
+    Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), "shoal PowerSGD", is_first=True),
+    Contender("shoal-ddp-powersgd-fp16", DDP("PowerSGD-fp16", "shoal"), "shoal PowerSGD"),
+    Contender("shoal-torchft-ddp", TorchFT(over_shoal=True), "shoal all-reduce"),
     _ours("all-reduce", "all-reduce"),
-    _ours("all-reduce-p10", "all-reduce", loss_bound=LOSS_BOUND, in_quick=False),
+    _ours("all-reduce-p10", "all-reduce", loss_bound=LOSS_BOUND),
     _ours("all-reduce-p10-fp16", "all-reduce", loss_bound=LOSS_BOUND, wire="float16"),
-    Contender("shoal-ds-sync-gloo", Shoal("ds-sync"), in_quick=False),
+    _ours("all-reduce-forward", **_FORWARD),
+    _ours("all-reduce-forward-fp16", is_first=True, **_FORWARD, wire="float16"),
+    _ours("ds-sync-gloo", "ds-sync", transport="gloo"),
     _ours("ds-sync", "ds-sync", loss_bound=LOSS_BOUND),
-    Contender("shoal-ripples-gloo", Shoal("ripples"), in_quick=False),
+    _ours("ds-sync-layers", "ds-sync", is_first=True, loss_bound=LOSS_BOUND, overlap="layers"),
+    _overlapped("ds-sync", "-racks", shuffle="topology", loss_bound=LOSS_BOUND),
+    _overlapped("ds-sync", "-racks", shuffle="topology", loss_bound=LOSS_BOUND, wire="float16"),
+    _ours("ripples-gloo", "ripples", transport="gloo"),
     _ours("ripples", "ripples", loss_bound=LOSS_BOUND),
     _ours("ripples-rare", "ripples", loss_bound=LOSS_BOUND, interval=RARELY),
-    _ours("local-sgd", "local-sgd", interval=RARELY),
     _overlapped("ripples", loss_bound=LOSS_BOUND),
-    _overlapped("ripples", loss_bound=LOSS_BOUND, wire="float16"),
-    _overlapped("local-sgd"),
+    _overlapped("ripples", is_first=True, loss_bound=LOSS_BOUND, wire="float16"),
+    _ours("local-sgd", "local-sgd", interval=RARELY),
+    _ours("local-sgd-layers", "local-sgd", interval=2, overlap="layers"),
+    _overlapped("local-sgd", is_first=True),
     _overlapped("local-sgd", wire="float16"),
-    _ours("ds-sync-layers", "ds-sync", in_quick=False, loss_bound=LOSS_BOUND, overlap="layers"),
-    _ours("local-sgd-layers", "local-sgd", in_quick=False, interval=2, overlap="layers"),
+)
+"""Modes of Shoal."""
+
+NAMED: Final = "shoal-ripples-overlap-fp16"
+"""The one setting of Shoal that was named before any scenario was measured."""
+
+CONTENDERS: Final[tuple[Contender, ...]] = (
+    Contender("alone", Alone(), "control", is_first=True),
+    *PEERS,
+    *OURS,
 )
 """Everyone: the control, the peers, Shoal's modes."""

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.jobs import fork_server
-from shoal_bench.cluster.job_worker import Assignment, Body, WorkerFailure, train, worker_main
+from shoal_bench.cluster.job_worker import (
+    Assignment,
+    Body,
+    Place,
+    WorkerFailure,
+    train,
+    worker_main,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -43,17 +50,18 @@ class Crew:
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
         try:
-            self._start([host.path for host in lab.hosts[: job.task.workers]], job, body)
+            self._start(lab, job, body)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, hosts: Sequence[str], job: Assignment[Any], body: Body) -> None:
+    def _start(self, lab: Lab, job: Assignment[Any], body: Body) -> None:
         context = fork_server.start(_PRELOAD)
-        for rank, host in enumerate(hosts):
+        for rank, host in enumerate(lab.hosts[: job.task.workers]):
             ours, theirs = context.Pipe()
+            place = Place(rank, host.path, lab.rack_variables(rank))
             process = context.Process(
-                target=worker_main, args=(rank, host, job, theirs, body), name=f"shoal-host-{rank}"
+                target=worker_main, args=(place, job, theirs, body), name=f"shoal-host-{rank}"
             )
             process.start()
             theirs.close()

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -76,6 +76,17 @@ class TrainingAssignment(Assignment[Task]):
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A worker's rank and host."""
+
+    rank: int
+    host: str
+    """The path of its host's namespace."""
+    rack: Mapping[str, str]
+    """The variables that say which rack it is in; none where all hosts are in one."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailure:
     """Why a worker cannot go on."""
 
@@ -88,20 +99,19 @@ Body = Callable[[int, Any, "Connection"], None]
 """What worker `rank` does in a host: with an `Assignment`, and the pipe to the launcher."""
 
 
-def worker_main(
-    rank: int, host: str, job: Assignment[Any], connection: Connection, body: Body
-) -> None:
-    """Be worker `rank` in the namespace at the path `host`, and do what `body` says."""
+def worker_main(place: Place, job: Assignment[Any], connection: Connection, body: Body) -> None:
+    """Be the worker at `place`, and do what `body` says."""
+    rank = place.rank
     os.setsid()  # so that one signal ends this worker and whatever its library has started
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_launcher, args=(job.directory,), daemon=True).start()
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # as in a program of its own
-    os.environ.update(_variables(rank, job.task.workers))
+    os.environ.update({**place.rack, **_variables(rank, job.task.workers)})
     tempfile.tempdir = os.environ["TMPDIR"] = job.directory  # what libraries leave goes with it
     _be_quiet()
     try:
-        with inside(host):
+        with inside(place.host):
             _set_congestion_control(rank, job.congestion_control)
             body(rank, job, connection)
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value

@@ -6,6 +6,7 @@ and the contender's own row says how many of its runs got there.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from dataclasses import dataclass
@@ -54,6 +55,12 @@ class ContenderRuns:
     def median_s(self) -> float:
         """Median of the times to the target."""
         return statistics.median(self.seconds(repeat) for repeat in self.runs)
+
+    @property
+    def final_loss(self) -> float:
+        """Median of the losses at the end; infinite where a training diverged."""
+        losses = (run.final_loss for run in self.runs.values())
+        return statistics.median(math.inf if math.isnan(loss) else loss for loss in losses)
 
 
 def entries_of(

@@ -1,23 +1,25 @@
 """The suite: which jobs there are, in which order, and going through the jobs that are left.
 
-Contenders take turns within a scenario, and scenarios within a repeat, so that a drift of the
-machine's speed meets all of them. Every outcome is in the file before the next job begins.
+Contenders take turns within a scenario, so that a drift of the machine's speed meets all of them.
+Every outcome is in the file before the next job begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from shoal.arguments import unknown
 from shoal.errors import UsageError
-from shoal_bench.cluster.contenders import CONTENDERS, Contender
+from shoal_bench.cluster.contenders import CONTENDERS, Contender, Side
 from shoal_bench.cluster.outcome import Key
-from shoal_bench.cluster.outcome_rows import BENCH, entries_of, rows_of
+from shoal_bench.cluster.outcome_rows import BENCH, ContenderRuns, entries_of, rows_of
 from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
+from shoal_bench.cluster.search import closer_looks, finals, first_looks
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
 from shoal_bench.cluster.trials.trial_rows import rows_of_trials
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.studies import TrialPart
 
-C = TypeVar("C", ClusterScenario, Contender)
 P = TypeVar("P", "SuitePart", "TrialPart")
 
 _OVERHEAD_S: Final = 3.0
@@ -62,15 +63,38 @@ class SuitePlan:
     repeats: int
     scenarios: tuple[ClusterScenario, ...]
     contenders: tuple[Contender, ...]
+    is_search: bool = False
+    """Whether earlier outcomes decide which contenders run, and how often; else all do."""
 
     def jobs(self) -> list[SuitePart]:
-        """Return all jobs in their order."""
+        """Return every run of every contender, in their order."""
         return [
             SuitePart(scenario, contender, repeat, scenario.task_of(self.task))
             for repeat in range(self.repeats)
             for scenario in self.scenarios
             for contender in self.contenders
         ]
+
+    def rounds(self, outcomes: Sequence[Outcome]) -> Iterator[list[SuitePart]]:
+        """Yield the jobs of one round after the other; `outcomes` decide who is in the later ones.
+
+        Without a search there is one round, of all jobs.
+        """
+        if not self.is_search:
+            yield self.jobs()
+            return
+        for choose in (first_looks, closer_looks, partial(finals, repeats=self.repeats)):
+            yield [
+                SuitePart(scenario, contender, repeat, scenario.task_of(self.task))
+                for scenario in self.scenarios
+                for contender, repeat in choose(self.contenders, self._ran(scenario, outcomes))
+            ]
+
+    def _ran(self, scenario: ClusterScenario, outcomes: Sequence[Outcome]) -> list[ContenderRuns]:
+        """Return what has run in `scenario` so far, on its task of today."""
+        task, sides = scenario.task_of(self.task), _sides(self.contenders)
+        chosen = [outcome for outcome in outcomes if outcome.key.task == task]
+        return entries_of(chosen, scenario.name, sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +148,10 @@ def make_plan(
 ) -> SuitePlan:
     """Return the whole suite, a part of it if `quick`, or what `only` names.
 
-    Those are scenarios and contenders; names of one kind leave the other kind whole. `repeats` is
-    how often each job runs, None for the usual. Raises `UsageError` for an unknown name, and for
-    less than one repeat. `studies` are other names that a user may have meant.
+    Those are scenarios and contenders; names of one kind leave the other kind whole. Where no
+    contender is named the best are searched for. `repeats` is how often each named contender runs,
+    or each that is among the best, None for the usual. `studies` are other names that a user may
+    have meant. Raises `UsageError` for an unknown name, and for less than one repeat.
     """
     if repeats is not None and repeats < 1:
         message = f"--repeats must be at least 1, not {repeats}."
@@ -136,24 +161,32 @@ def make_plan(
         if name not in known:
             fault = "No scenario, contender or study is called"
             raise UsageError(unknown(fault, name, known))
+    scenarios = tuple(each for each in SCENARIOS if each.name in only)
+    contenders = tuple(each for each in CONTENDERS if each.name in only)
     return SuitePlan(
         _QUICK if quick else _FULL,
         repeats or (1 if quick else _FULL_REPEATS),
-        _chosen(SCENARIOS, only, quick=quick),
-        _chosen(CONTENDERS, only, quick=quick),
+        scenarios or tuple(each for each in SCENARIOS if each.in_quick or not quick),
+        contenders or tuple(each for each in CONTENDERS if each.is_first or not quick),
+        is_search=not (contenders or quick),
     )
 
 
-def _chosen(every: Sequence[C], only: Sequence[str], *, quick: bool) -> tuple[C, ...]:
-    """Return those that are named; if none is, those that belong to the suite."""
-    named = tuple(each for each in every if each.name in only)
-    return named or tuple(each for each in every if each.in_quick or not quick)
+def left_to_do(
+    plan: SuitePlan, file: ClusterFile, *, ran: Collection[Key] = (), again: bool = False
+) -> list[SuitePart]:
+    """Return the jobs that are left of the first round of `plan` that has some left.
 
+    A job is left that has no outcome in `file`, or could not be tried then; `again` also leaves
+    those that have one. `ran` are those that have just been run, which are left in no case.
+    """
 
-def left_to_do(plan: SuitePlan, file: ClusterFile) -> list[SuitePart]:
-    """Return the jobs of `plan` that have no outcome in `file`, or could not be tried then."""
-    found = [(job, file.find(job.key)) for job in plan.jobs()]
-    return [job for job, outcome in found if outcome is None or outcome.skipped]
+    def is_left(job: SuitePart) -> bool:
+        outcome = file.find(job.key)
+        return job.key not in ran and (again or outcome is None or bool(outcome.skipped))
+
+    rounds = ([job for job in jobs if is_left(job)] for jobs in plan.rounds(file.outcomes))
+    return next((left for left in rounds if left), [])
 
 
 def run_parts(
@@ -178,7 +211,7 @@ def run_parts(
 
 def with_rows(file: ClusterFile) -> ClusterFile:
     """Return `file` with the rows and the sentences that its outcomes make."""
-    sides = {each.name: each.side for each in CONTENDERS}
+    sides = _sides(CONTENDERS)
     rows = []
     for task in dict.fromkeys(outcome.key.task for outcome in file.outcomes):
         chosen = [outcome for outcome in file.outcomes if outcome.key.task == task]
@@ -200,3 +233,7 @@ def with_rows(file: ClusterFile) -> ClusterFile:
     )
     rows += rows_of_trials(file.trials)
     return msgspec.structs.replace(file, rows=rows, skipped=list(sentences))
+
+
+def _sides(contenders: Iterable[Contender]) -> dict[str, Side]:
+    return {each.name: each.side for each in contenders}

@@ -36,20 +36,29 @@ class DDP(PooledLibrary):
     """All-reduce of gradients in buckets, overlapped with backward.
 
     `hook` is "" (none), "fp16", "PowerSGD", or "PowerSGD-fp16", of which the factors are float16.
+    `bucket_mb` is the size of a bucket in MiB, None for DDP's own choice.
     """
 
     package = "torch"
     counterpart = Shoal("all-reduce")
     """Shoal with the same algorithm."""
 
-    def __init__(self, hook: str = "", backend: Literal["gloo", "shoal"] = "gloo") -> None:
-        self._hook, self._backend = hook, backend
+    def __init__(
+        self,
+        hook: str = "",
+        backend: Literal["gloo", "shoal"] = "gloo",
+        *,
+        bucket_mb: float | None = None,
+    ) -> None:
+        self._hook, self._backend, self._bucket_mb = hook, backend, bucket_mb
         self.is_ours = backend == "shoal"
 
     @property
     def title(self) -> str:
         """DDP's name, with the hook."""
         name = f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
+        if self._bucket_mb is not None:
+            name = f"{name}, buckets of {self._bucket_mb:g} MiB"
         return f"{name}, on Shoal's backend" if self.is_ours else name
 
     def join(self, _seat: Seat) -> None:
@@ -67,7 +76,7 @@ class DDP(PooledLibrary):
             hook = fp16_compress_wrapper(powerSGD_hook) if is_half else powerSGD_hook
             wrapped.register_comm_hook(state, hook)
         else:
-            wrapped = DistributedDataParallel(model)
+            wrapped = DistributedDataParallel(model, bucket_cap_mb=self._bucket_mb)
         if self._hook == "fp16":
             wrapped.register_comm_hook(None, fp16_compress_hook)
         optimizer = seat.make_optimizer(wrapped.parameters())

@@ -6,6 +6,7 @@ which gradients would be averaged, and no warm-up, which would be plain DDP.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, final
 
 from torch.nn.parallel import DistributedDataParallel
@@ -16,24 +17,28 @@ from shoal_bench.peers.pooled import Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 
 @final
 class PostLocalSGD(PooledLibrary):
     """Local steps, some of which average the parameters of all workers.
 
-    `period` is how many steps lie between two averagings; 4 in its documentation.
+    `period` is how many steps lie between two averagings; 4 in its documentation. With
+    `is_hierarchical` only every fourth of them is among all workers, and the others among each half
+    of them, which are in racks of their own where there are two.
     """
 
     package = "torch"
 
-    def __init__(self, period: int = CYCLE) -> None:
-        self._period = period
+    def __init__(self, period: int = CYCLE, *, is_hierarchical: bool = False) -> None:
+        self._period, self._is_hierarchical = period, is_hierarchical
 
     @property
     def title(self) -> str:
         """The library's name."""
-        return f"PyTorch post-local SGD (period {self._period})"
+        rarely = f", among all {CYCLE * self._period}" if self._is_hierarchical else ""
+        return f"PyTorch post-local SGD (period {self._period}{rarely})"
 
     @property
     def counterpart(self) -> PooledLibrary:
@@ -48,6 +53,9 @@ class PostLocalSGD(PooledLibrary):
             post_localSGD_hook,
         )
         from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+        from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import (
+            HierarchicalModelAverager,
+        )
         from torch.distributed.optim import PostLocalSGDOptimizer
 
         wrapped = DistributedDataParallel(model)
@@ -58,8 +66,11 @@ class PostLocalSGD(PooledLibrary):
             post_local_gradient_allreduce=False,
         )
         wrapped.register_comm_hook(state, post_localSGD_hook)
+        averager: ModelAverager = PeriodicModelAverager(period=self._period, warmup_steps=0)
+        if self._is_hierarchical:
+            sizes = {self._period: seat.world_size // 2, CYCLE * self._period: seat.world_size}
+            averager = HierarchicalModelAverager(OrderedDict(sizes))
         optimizer = PostLocalSGDOptimizer(
-            optim=seat.make_optimizer(wrapped.parameters()),
-            averager=PeriodicModelAverager(period=self._period, warmup_steps=0),
+            optim=seat.make_optimizer(wrapped.parameters()), averager=averager
         )
         return Loop(wrapped, optimizer.zero_grad, optimizer.step)

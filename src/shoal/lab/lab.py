@@ -200,8 +200,7 @@ class Lab(Closing):
         if host is not None:
             self._hosts_of_newcomers[rank] = host
         where = self._hosts_of_newcomers.get(rank, rank // here)
-        network = racks_of(self.spec.topology, range(len(self.hosts)))
-        said = {"SHOAL_JOB_KEY": self._job_key, **rack_variables(where, network)}
+        said = {"SHOAL_JOB_KEY": self._job_key, **self.rack_variables(where)}
         return self.start(
             where,
             command,
@@ -209,6 +208,10 @@ class Lab(Closing):
             stdout=stdout,
             stderr=stderr,
         )
+
+    def rack_variables(self, host: int) -> dict[str, str]:
+        """Return what a worker on `host` may know of its rack, as variables."""
+        return rack_variables(host, racks_of(self.spec.topology, range(len(self.hosts))))
 
     def counts(self) -> NDArray[np.int64]:
         """Return what has been counted, by cable of the topology, queue, color and `Count`."""

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from torch import nn
 
-from shoal_bench.cluster.contenders import CONTENDERS, INTERVALS, PEERS, Contender, Side
+from shoal_bench.cluster.contenders import CONTENDERS, INTERVALS, NAMED, PEERS, Contender, Side
 from shoal_bench.peers.post_local_sgd import PostLocalSGD
 from shoal_bench.peers.torchft import TorchFTDiLoCo, halves_of
 
@@ -40,9 +40,17 @@ def test_a_peer_that_can_compute_on_meanwhile_may() -> None:
     assert asked <= titles(TorchFTDiLoCo)
 
 
-def test_the_quick_suite_has_somebody_of_each_side() -> None:
-    quick: list[Contender] = [each for each in CONTENDERS if each.in_quick]
-    assert {each.side for each in quick} == {Side.PEER, Side.OURS}
+def test_each_family_is_of_one_side_and_has_one_first_setting() -> None:
+    families: dict[str, list[Contender]] = {}
+    for each in CONTENDERS:
+        families.setdefault(each.family, []).append(each)
+    for family, members in families.items():
+        assert len({each.side for each in members}) == 1, family
+        assert sum(each.is_first for each in members) == 1, family
+
+
+def test_the_setting_that_was_named_beforehand_is_one_of_ours() -> None:
+    assert [each.side for each in CONTENDERS if each.name == NAMED] == [Side.OURS]
 
 
 class Tied(nn.Module):
