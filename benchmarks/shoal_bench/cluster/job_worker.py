@@ -139,13 +139,16 @@ def train(rank: int, job: TrainingAssignment, connection: Connection) -> None:
         while (elapsed_s := time.monotonic() - start) < task.seconds:
             loop.zero_grad()
             loss = loss_of(loop.model, *next(data), dataset.task)
+            # Here, where forward has used all layers, a look makes nobody wait who updates or
+            # averages one layer after the other behind what comes next.
+            seen_s = time.monotonic() - start
+            if seen_s < task.seconds and recorder.wants_model(seen_s):
+                recorder.add_model(seen_s, vector_of(model))
             loss.backward()
             loop.update()
             elapsed_s = time.monotonic() - start
             if elapsed_s < task.seconds:
                 recorder.add_step(elapsed_s, float(loss.detach()))
-                if recorder.wants_model(elapsed_s):
-                    recorder.add_model(elapsed_s, vector_of(model))
         threading.Event().wait()
 
 

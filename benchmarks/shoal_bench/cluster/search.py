@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.outcome_rows import ContenderRuns
 
 CLOSER: Final = 2
-"""Families of each side of which every setting is tried."""
+"""Families of each side of which every setting is tried, and of any that comes close to them."""
+CLOSE: Final = 1.1
+"""How many times as long one may take that comes close."""
 FINALISTS: Final = 3
 """Contenders of each side that run as often as `--repeats` says."""
 
@@ -34,11 +36,14 @@ def first_looks(contenders: Iterable[Contender], _ran: Iterable[ContenderRuns]) 
 def closer_looks(contenders: Sequence[Contender], ran: Iterable[ContenderRuns]) -> Wanted:
     """Return one run of every setting of the families that are fastest so far on either side."""
     of = {each.name: each.family for each in contenders}
-    families = {
-        family
-        for ranked in _ranked(ran)
-        for family in list(dict.fromkeys(of[each.contender] for each in ranked))[:CLOSER]
-    }
+    families: set[str] = set()
+    for ranked in _ranked(ran):
+        best: dict[str, ContenderRuns] = {}
+        for each in ranked:
+            best.setdefault(of[each.contender], each)
+        limit_s = CLOSE * max((each.median_s for each in list(best.values())[:CLOSER]), default=0.0)
+        families |= set(list(best)[:CLOSER])
+        families |= {f for f, each in best.items() if each.arrivals and each.median_s <= limit_s}
     return [(each, 0) for each in contenders if each.family in families]
 
 
