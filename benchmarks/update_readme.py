@@ -183,8 +183,35 @@ def render_ratios(file: BenchFile, command: str, sections: Sequence[str], source
     return "\n".join(lines)
 
 
-def render_cluster(file: ClusterFile) -> str:
-    """Return the Markdown of the cluster suite: verdicts, everyone's times, and the studies."""
+def render_cluster(file: ClusterFile, anew: ClusterFile) -> str:
+    """Return the Markdown of the cluster suite: verdicts, everyone's times, and the studies.
+
+    `anew` has the scenarios that have been measured again, with computing in every layer.
+    """
+    return "\n".join(
+        [
+            "### Computing in every layer",
+            "",
+            f"Measured so far: {', '.join(f'`{name}`' for name in _scenarios(anew))}.",
+            "",
+            *_outcomes(anew, "cluster-layers.json"),
+            "",
+            "### Computing in one piece",
+            "",
+            "Before, a step slept once, between forward and backward.",
+            "",
+            *_outcomes(file, "cluster.json"),
+        ]
+    )
+
+
+def _scenarios(file: ClusterFile) -> list[str]:
+    """Return the scenarios that a file has outcomes of."""
+    return list(dict.fromkeys(outcome.key.scenario for outcome in file.outcomes))
+
+
+def _outcomes(file: ClusterFile, name: str) -> list[str]:
+    """Return the Markdown of what is in the result file of that name."""
     places = {each.processor for each in file.outcomes} | {each.processor for each in file.trials}
     verdicts = [row for row in file.rows if row.metric == RATIO]
     studies = [
@@ -198,7 +225,7 @@ def render_cluster(file: ClusterFile) -> str:
     lines = [
         f"{_origin(file, 'shoal bench cluster', ' and '.join(sorted(places)))}.",
         "Everything else that was measured, and which job ran where, is in",
-        "[benchmarks/results/cluster.json](../benchmarks/results/cluster.json).",
+        f"[benchmarks/results/{name}](../benchmarks/results/{name}).",
     ]
     if verdicts:
         lines += ["", *head, *map(_line, verdicts), "", *_times(file.rows)]
@@ -206,7 +233,7 @@ def render_cluster(file: ClusterFile) -> str:
         lines += ["", "Of the [studies](benchmarks.md#studies-on-the-lab):", "", *head]
         lines += map(_line, sorted(studies, key=lambda row: row.case.partition(":")[0]))
         lines += ["", *_tags(file.rows)]
-    return "\n".join(lines)
+    return lines
 
 
 def _times(rows: Sequence[Row]) -> list[str]:
@@ -331,6 +358,7 @@ def main() -> None:
     transport = read_bench_file(RESULTS / "transport.json")
     elsewhere = [read_bench_file(path) for path in sorted(RESULTS.glob("transport-epyc*.json"))]
     cluster = read_cluster_file(RESULTS / "cluster.json")
+    anew = read_cluster_file(RESULTS / "cluster-layers.json")
     documents = {
         ROOT / "README.md": "\n".join(one_setting_sentences(cluster.rows)),
         ROOT / "docs" / "measured.md": render_headlines(cluster, transport, elsewhere),
@@ -345,7 +373,7 @@ def main() -> None:
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
         ROOT / "docs" / "failures.md": render_elastic(RESULTS / "elastic.json"),
-        ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster),
+        ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster, anew),
         ROOT / "docs" / "simulator-accuracy.md": render_speed(
             read_bench_file(RESULTS / "sim.json"), read_bench_file(RESULTS / "sim-peers.json")
         ),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.carriers import unasked
-from shoal.train.awaited_tensors import await_values, check_can_await, release
+from shoal.train.awaited_tensors import Awaited, await_values, check_can_await, release
 from shoal.train.layer_hooks import LayerHooks
 from shoal.train.other_holders import OtherHolders
 
@@ -56,6 +56,7 @@ class AwaitedPieces:
             self.settle,
             self._settle_rest,
         )
+        self._awaited = [Awaited(self._hooks.wait_for([n])) for n in range(len(pieces))]
         names = {id(tensor): name for name, tensor in named}
         self.others = OtherHolders(
             (names.get(id(tensor), "a tensor of the model"), tensor)
@@ -73,10 +74,9 @@ class AwaitedPieces:
         if self.others.have_come():
             self.settle()
             return
-        for number, piece in enumerate(self._pieces):
-            arrive = self._hooks.wait_for([number])
+        for piece, awaited in zip(self._pieces, self._awaited, strict=True):
             for tensor in piece.tensors:
-                await_values(tensor, arrive)
+                await_values(tensor, awaited)
 
     def settle(self, numbers: Iterable[int] | None = None) -> None:
         """Take in pieces (default: all) that are under way."""

@@ -27,7 +27,7 @@ class Awaited:
     arrive: Callable[[], None]
     """Waits for the values; may be called again."""
 
-    guards_gradient: bool
+    guards_gradient: bool = False
     """Whether asking for the tensor's `grad` counts as touching it."""
 
 
@@ -104,11 +104,12 @@ def check_can_await(tensor: Tensor, name: str) -> None:
         raise UsageError(message)
 
 
-def await_values(
-    tensor: Tensor, arrive: Callable[[], None], *, guards_gradient: bool = False
-) -> None:
-    """Have `arrive` called before anything touches the values of `tensor`; see the module."""
-    tensor._shoal_awaited = Awaited(arrive, guards_gradient)  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+def await_values(tensor: Tensor, awaited: Awaited) -> None:
+    """Have `awaited.arrive` called before anything touches the values of `tensor`.
+
+    Tensors may share one, which is best made before the first step: a step awaits every tensor.
+    """
+    tensor._shoal_awaited = awaited  # type: ignore[attr-defined]  # noqa: SLF001 - ours
     tensor.__class__ = _CLASSES.get(type(tensor), type(tensor))
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Final, Never
 
 import torch
 
 from shoal.errors import UsageError
-from shoal.train.awaited_tensors import await_values, release
+from shoal.train.awaited_tensors import Awaited, await_values, release
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ class EarlyGradients:
             gradient = self._parameters[member].grad
             assert gradient is not None
             self._used[member] = gradient
-            await_values(gradient, refuse)
+            await_values(gradient, REFUSED)
 
     def end_step(self) -> set[int]:
         """Let gradients be touched again; return the pieces that have been used.
@@ -133,6 +133,10 @@ def refuse() -> Never:
         " added to between its use and step(): use overlap='next-forward', or no_sync() for all"
         " but a step's last backward pass."
     )
+
+
+REFUSED: Final = Awaited(refuse)
+"""What has been used while backward is running: whoever touches it is refused."""
 
 
 def refuse_options() -> Never:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.train.awaited_tensors import await_values, release
-from shoal.train.early_gradients import EarlyGradients, refuse, refuse_options
+from shoal.train.early_gradients import REFUSED, EarlyGradients, refuse_options
 from shoal.train.known_tensors import FrozenParameters
 from shoal.train.partial_steps import Options, PartialSteps
 
@@ -114,7 +114,7 @@ class EarlyMeans:
             self._means.begin([number])
         self._num_begun += 1
         for tensor in tensors:  # what is written now would be lost
-            await_values(tensor, refuse)
+            await_values(tensor, REFUSED)
 
     def _by_group(self, parameters: list[Tensor]) -> dict[int, list[Tensor]]:
         """Return `parameters` by their groups' numbers, in order."""

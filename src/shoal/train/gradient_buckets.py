@@ -169,9 +169,15 @@ class GradientBuckets:
     def _make_hook(self, index: int) -> _Hook:
         return _Hook(self, index)
 
-    @torch.no_grad()  # backward(create_graph=True) runs this with autograd on
     def on_gradient(self, index: int) -> None:
         """Take the gradient of parameter `index`, which backward has just accumulated."""
+        if torch.is_grad_enabled():  # in backward(create_graph=True)
+            with torch.no_grad():
+                self._take(index)
+        else:
+            self._take(index)
+
+    def _take(self, index: int) -> None:
         if not self.enabled:
             self._is_local = True
             return

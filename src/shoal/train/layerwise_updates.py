@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoal.carriers import note_step, unasked
-from shoal.train.awaited_tensors import await_values, check_can_await, release
+from shoal.train.awaited_tensors import Awaited, await_values, check_can_await, release
 from shoal.train.layer_hooks import LayerHooks
 from shoal.train.other_holders import OtherHolders
 from shoal.train.partial_steps import Options, PartialSteps
@@ -80,6 +80,11 @@ class LayerwiseUpdates:
             self.settle,
             self._settle_rest,
         )
+        arrivals = [self._layers.wait_for([number]) for number in range(len(buckets.layout))]
+        self._awaited = [Awaited(arrive) for arrive in arrivals]
+        """What awaits each bucket: as gradients, and as parameters that have one here."""
+        self._guarding = [Awaited(arrive, guards_gradient=True) for arrive in arrivals]
+        """What awaits each as parameters of which only the others may have a gradient."""
         self._hooks: list[Any] = [
             optimizer.register_state_dict_pre_hook(lambda _: self.settle()),
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle()),
@@ -93,13 +98,13 @@ class LayerwiseUpdates:
         self._open = set(range(len(buckets.layout)))
         self._is_owed = self._is_cleared = False
         for index, parameter in enumerate(buckets.parameters):
-            arrive = self._layers.wait_for([buckets.place[index]])
+            number = buckets.place[index]
             if index in buckets.ready:
-                await_values(buckets.views[index], arrive)
+                await_values(buckets.views[index], self._awaited[number])
             else:  # whether it has a gradient depends on the others
-                await_values(parameter, arrive, guards_gradient=True)
+                await_values(parameter, self._guarding[number])
         for tensor in buckets.statistics.tensors:
-            await_values(tensor, self._layers.wait_for([buckets.trailer]))
+            await_values(tensor, self._awaited[buckets.trailer])
 
     def step(self, update: Callable[[], None]) -> None:
         """Put off `update`, or call it if something needed all gradients already."""
@@ -111,9 +116,10 @@ class LayerwiseUpdates:
         self._options = self._steps.options()
         self._is_owed = True
         note_step(self._optimizer)
-        for index, parameter in enumerate(self._buckets.parameters):
-            arrive = self._layers.wait_for([self._buckets.place[index]])
-            await_values(parameter, arrive, guards_gradient=index not in self._buckets.ready)
+        buckets = self._buckets
+        for index, parameter in enumerate(buckets.parameters):
+            kind = self._awaited if index in buckets.ready else self._guarding
+            await_values(parameter, kind[buckets.place[index]])
 
     def _can_wait(self) -> bool:
         """Return whether this step can be put off; note whom it updates."""

@@ -40,25 +40,27 @@ class OtherHolders:
 
     def have_come(self) -> bool:
         """Return whether there are any now; the first time the log says of which tensor."""
-        for name, tensor in self._names.values():
-            if self.hold(tensor):
-                if not self._has_warned:
-                    self._has_warned = True
-                    _log.warning(
-                        "Something else holds the memory of %s (an alias such as tensor.data or an"
-                        " old state_dict(), a TorchScript module, a graph that was kept) and would"
-                        " read it before its new values are there: step() waits for them while it"
-                        " does, and overlap hides nothing.",
-                        name,
-                    )
-                return True
-        return False
+        with unasked():  # looking needs no values
+            held = next((name for name, each in self._names.values() if self._hold(each)), None)
+        if held is not None and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "Something else holds the memory of %s (an alias such as tensor.data or an"
+                " old state_dict(), a TorchScript module, a graph that was kept) and would"
+                " read it before its new values are there: step() waits for them while it"
+                " does, and overlap hides nothing.",
+                held,
+            )
+        return held is not None
 
     def hold(self, tensor: Tensor) -> bool:
         """Return whether any of them holds `tensor`, one of those given, or its memory."""
-        key = id(tensor)
         with unasked():  # looking needs no values
-            if tensor.requires_grad and key not in self._nodes:
-                self._nodes[key] = get_gradient_edge(tensor).node
-            of_tensor, of_memory = count_holders(tensor)
+            return self._hold(tensor)
+
+    def _hold(self, tensor: Tensor) -> bool:
+        key = id(tensor)
+        if key not in self._nodes and tensor.requires_grad:
+            self._nodes[key] = get_gradient_edge(tensor).node
+        of_tensor, of_memory = count_holders(tensor)
         return of_tensor > 1 + (key in self._nodes) or of_memory > self._usual[key]

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
-from shoal.train.awaited_tensors import await_values  # noqa: E402
+from shoal.train.awaited_tensors import Awaited, await_values  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
 from shoal.train.other_holders import OtherHolders  # noqa: E402
 
@@ -80,5 +80,5 @@ def test_looking_waits_for_nothing() -> None:
         pytest.fail("looking needs no values")
 
     for parameter in model.parameters():
-        await_values(parameter, arrive, guards_gradient=True)
+        await_values(parameter, Awaited(arrive, guards_gradient=True))
     assert not others.have_come()
