@@ -6,6 +6,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from shoal_bench.cluster.contenders import NAMED
 from shoal_bench.cluster.outcome_rows import RATIO, TIME
 from shoal_bench.loopback import DATAGRAMS, MEMORY
 from shoal_bench.row_table import number
@@ -49,6 +50,8 @@ _CONTENDERS: Final = {
     "ddp-fp16": "DDP, float16",
     "ddp-powersgd": "DDP, PowerSGD",
     "ddp-powersgd-bbr": "DDP, PowerSGD, TCP BBR",
+    "ddp-powersgd-fp16": "DDP, PowerSGD, float16",
+    "ddp-powersgd-fp16-bbr": "DDP, PowerSGD, float16, TCP BBR",
     "post-local-sgd": "post-local SGD",
     "torchft-ddp": "torchft",
     "torchft-diloco": "torchft, DiLoCo",
@@ -56,6 +59,7 @@ _CONTENDERS: Final = {
     "decent-dp": "Decent-DP",
     "decent-dp-one-peer": "Decent-DP, one peer",
     "shoal-ddp-powersgd": "DDP, PowerSGD over Shoal's transport",
+    "shoal-ddp-powersgd-fp16": "DDP, PowerSGD, float16 over Shoal's transport",
     "shoal-torchft-ddp": "torchft over Shoal's transport",
     "shoal-ripples-overlap": "Ripples, hidden averages",
     "shoal-ripples-overlap-fp16": "Ripples, hidden averages, float16",
@@ -126,6 +130,25 @@ def one_setting_sentences(rows: Sequence[Row]) -> list[str]:
         f" others, picked afterwards for each, in {faster}."
     )
     return textwrap.wrap(text, 118, break_on_hyphens=False)
+
+
+def anew_sentences(rows: Sequence[Row]) -> list[str]:
+    """Return what has been measured since computing sleeps in every layer, a line a scenario."""
+    times = {row.case: row.value for row in rows if row.metric.startswith(TIME)}
+    lines = []
+    for row in rows:
+        if row.metric != RATIO:
+            continue
+        scenario, _, mode = row.case.partition(": ")
+        lines.append(
+            f"- {_SCENARIOS[scenario]}: {times[f'{scenario}, {_PLAIN}']:g} s with DDP,"
+            f" {_figure(row.peer_value)} with the best without Shoal"
+            f" ({_CONTENDERS.get(row.peer or '', row.peer)}),"
+            f" {times[f'{scenario}, {NAMED}']:g} with the setting of Shoal that was named"
+            f" beforehand (`{NAMED}`), {row.value:g} with its best"
+            f" ({_CONTENDERS.get(mode, mode)})"
+        )
+    return lines
 
 
 def winners_sentences(rows: Sequence[Row]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_tables import deaths_table
 from headlines import (
+    anew_sentences,
     cluster_table,
     loopback_table,
     one_setting_sentences,
@@ -105,11 +106,12 @@ def _line(row: Row) -> str:
 
 
 def render_headlines(
-    cluster: ClusterFile, transport: BenchFile, elsewhere: Sequence[BenchFile]
+    cluster: ClusterFile, anew: ClusterFile, transport: BenchFile, elsewhere: Sequence[BenchFile]
 ) -> str:
     """Return the Markdown of what a reader asks first.
 
-    `elsewhere` has rows of the transport from other machines.
+    `anew` has what of the cluster suite has been measured again, `elsewhere` rows of the transport
+    from other machines.
     """
     return "\n".join(
         [
@@ -130,6 +132,12 @@ def render_headlines(
             '`shoal.Ripples(interval=4, overlap="next-steps")` with',
             '`transport="shoal", loss_bound=0.1`. Before a job, `shoal plan` names a setting for',
             "your cluster ([planner.md](planner.md)).",
+            "",
+            "In these runs a step computed in one piece, behind which no gradient could be sent.",
+            "The suite is being measured anew, with computing in every layer and more settings for",
+            "all. So far:",
+            "",
+            *anew_sentences(anew.rows),
             "",
             "## The transport beside gloo",
             "",
@@ -361,7 +369,7 @@ def main() -> None:
     anew = read_cluster_file(RESULTS / "cluster-layers.json")
     documents = {
         ROOT / "README.md": "\n".join(one_setting_sentences(cluster.rows)),
-        ROOT / "docs" / "measured.md": render_headlines(cluster, transport, elsewhere),
+        ROOT / "docs" / "measured.md": render_headlines(cluster, anew, transport, elsewhere),
         ROOT / "docs" / "benchmarks.md": render(sync, "sync", "../benchmarks/results"),
         ROOT / "docs" / "control-plane.md": render_values(sync, "generator-service"),
         ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),

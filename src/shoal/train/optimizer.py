@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.01
-_LOOK_SECONDS = 1.0
-"""How often whoever waits longer than a deadline asks whether somebody is stuck."""
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
