@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from cluster_figures import figures
+
 from shoal.jobs.environment import describe_environment
 from shoal_bench.cluster.cluster_file import ClusterFile
 from shoal_bench.cluster.contenders import CONTENDERS, NAMED, Side
@@ -21,24 +23,6 @@ FAMILY = {each.name: each.family for each in CONTENDERS}
 SETTINGS = [each.name for each in CONTENDERS]
 FIRSTS = [each.name for each in CONTENDERS if each.is_first]
 REPEATS = 3
-
-
-def figures(seconds: float | None, final_loss: float = 1.0) -> Figures:
-    return Figures(
-        seconds_to_target=seconds,
-        final_loss=final_loss,
-        final_accuracy=0.9,
-        consensus_distance=0.0,
-        steps=[3],
-        step_ms_p50=1.0,
-        step_ms_p99=1.0,
-        step_ms_max=1.0,
-        sent_bytes=1,
-        processors_busy=0.5,
-        switch_late_ms=0.1,
-        curve=[(0.0, 2.0)],
-        says=[""],
-    )
 
 
 class Search:

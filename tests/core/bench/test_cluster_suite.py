@@ -12,12 +12,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from cluster_figures import figures
+
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal_bench.bench_file import read_bench_file, write_bench_file
 from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS, Side
-from shoal_bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
+from shoal_bench.cluster.outcome import Key, Outcome, curve_of, time_to
 from shoal_bench.cluster.outcome_rows import RATIO, entries_of, share_that_names, verdict
 from shoal_bench.cluster.records import Recorder, read_record
 from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
@@ -54,24 +56,6 @@ SIDES = {
     "worse": Side.PEER,
     "alone": Side.CONTROL,
 }
-
-
-def figures(seconds_to_target: float | None, final_loss: float = 0.1) -> Figures:
-    return Figures(
-        seconds_to_target=seconds_to_target,
-        final_loss=final_loss,
-        final_accuracy=0.9,
-        consensus_distance=0.0,
-        steps=[3, 5],
-        step_ms_p50=1.0,
-        step_ms_p99=2.0,
-        step_ms_max=3.0,
-        sent_bytes=1_000_000,
-        processors_busy=0.5,
-        switch_late_ms=0.1,
-        curve=[(0.0, 2.0)],
-        says=["", ""],
-    )
 
 
 def outcome(contender: str, seconds: float | None, repeat: int = 0) -> Outcome:
