@@ -81,7 +81,7 @@ class TraceHeader:
     strategy: str
     workers: int
     parameters: int
-    """The number of the model's parameters."""
+    """The number of parameters that are trained."""
     shoal_trace: int = TRACE_FORMAT
 
 
@@ -110,7 +110,7 @@ class TracedWorker:
     """The name of the model's class."""
 
     parameters: int
-    """The number of the model's parameters."""
+    """The number of parameters that are trained."""
 
     strategy: str
     options: dict[str, str | int | float | bool | None]

@@ -4,25 +4,30 @@ Two models fit together when their parameters and buffers have the same names, s
 types in the same order and share memory alike, and their optimizers are of the same kind. Values
 may differ: all workers start from rank 0's.
 
-Buffers (statistics to begin with, masks, permutations, counts), and parameters that are never
-averaged, such as quantized weights, go in one message of bytes, whatever their types: some cannot
-be summed, and of floating-point ones those that are averaged are told by their values, which are
-the same on every rank after this.
+Buffers (statistics to begin with, masks, permutations, counts), and parameters that nobody trains,
+such as frozen layers and quantized weights, go in messages of bytes, whatever their types: some
+cannot be summed, and of floating-point buffers those that are averaged are told by their values,
+which are the same on every rank after this.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.train.flat_parameters import bytes_of, constant_parameters
+from shoal.train.flat_parameters import bytes_of, frozen_parameters
 from shoal.train.shared_memory import stretches_of, tensors_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor, nn
 
     from shoal.comm import Communicator
+
+_MESSAGE_BYTES: Final = 64 << 20
+"""The size from which a message takes no more tensors: it is a copy, in host memory."""
 
 
 def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -44,17 +49,28 @@ def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> lis
 def broadcast_buffers(model: nn.Module, communicator: Communicator, source: int) -> None:
     """Replace every worker's buffers by those of `source`; collective. All have the same shapes.
 
-    Parameters that are not averaged likewise.
+    Parameters that nobody trains likewise.
     """
-    held = (*model.buffers(), *constant_parameters(model))
-    buffers = [each for each in held if each.layout == torch.strided and each.numel()]
-    if not buffers:
-        return
+    held = (*model.buffers(), *frozen_parameters(model))
+    dense = [each for each in held if each.layout == torch.strided and each.numel()]
     with torch.no_grad():
-        own = [bytes_of(each) for each in buffers]
-        message = torch.cat(own)
-        communicator.broadcast(message, source)
-        parts = message.split([len(each) for each in own])
-        for buffer, mine, told in zip(buffers, own, parts, strict=True):
-            if not torch.equal(mine, told):  # those of the source are left as they are
-                buffer.copy_(told.clone().view(buffer.dtype).view(buffer.shape))
+        for tensors in _in_messages(dense):
+            own = [bytes_of(each) for each in tensors]
+            message = torch.cat(own)
+            communicator.broadcast(message, source)
+            parts = message.split([len(each) for each in own])
+            for tensor, mine, told in zip(tensors, own, parts, strict=True):
+                if not torch.equal(mine, told):  # those of the source are left as they are
+                    tensor.copy_(told.clone().view(tensor.dtype).view(tensor.shape))
+
+
+def _in_messages(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield `tensors` in the order they come, as many together as make a message."""
+    together: list[Tensor] = []
+    for tensor in tensors:
+        together.append(tensor)
+        if sum(each.nbytes for each in together) >= _MESSAGE_BYTES:
+            yield together
+            together = []
+    if together:
+        yield together

@@ -89,7 +89,7 @@ class AlikeCheck:
         if self._every and step != self._last:
             flats = self._replica.flat.buffers
             ends = [each.start for each in self._replica.flat.statistics]
-            trained = [flat[:end] for flat, end in zip(flats, ends, strict=True)]
+            trained = [flat[:end] for flat, end in zip(flats, ends, strict=True) if end]
             value = msgspec.msgpack.encode(likeness_of(trained, step))
             with suppress(ViewChanging):  # nobody finds it, and compares it
                 self._replica.facts.set(self._name(step, self._replica.communicator.rank), value)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from shoal.train.awaited_tensors import await_values, release
 from shoal.train.early_gradients import REFUSED, EarlyGradients, refuse_options
-from shoal.train.known_tensors import FrozenParameters
 from shoal.train.partial_steps import Options, PartialSteps
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ class EarlyMeans:
         self._replica, self._means, self._awaited = replica, means, awaited
         self._mean_ahead = mean_ahead
         self._steps = PartialSteps(replica.optimizer, replica.stepping)
-        self._frozen = FrozenParameters(replica.model.parameters())
         self._group_of = _groups_of(replica.optimizer)
         self._members = [
             [each for each in piece.tensors if id(each) in self._group_of] for piece in means.pieces
@@ -136,7 +134,6 @@ class EarlyMeans:
     def update(self, update: Callable[[], None]) -> None:
         """Update what is left, or by `update` all if nothing has been."""
         self._gradients.end_step()
-        self._frozen.check()
         begun = self._order[: self._num_begun]
         updated = {id(p) for number in begun for p in self._members[number]}
         for number in begun:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 from shoal.errors import ViewChanging
 from shoal.strategies import CHANGED, OWN_ACTS, Act, Group, Setting
 from shoal.train.handing_on import Donor
+from shoal.train.known_tensors import FrozenParameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ class AbstractExecutor(ABC):
         setting = Setting(replica.view, replica.seed, replica.topology)
         self.course = definition.courses(setting)(replica.communicator.rank)
         self._donor = Donor(replica, is_exact=self.is_exact)
+        self._frozen = FrozenParameters(replica.model.parameters())
         replica.hand_on = self.hand_on
         self._has_finished = False
         self.has_ended = False
@@ -92,6 +94,7 @@ class AbstractExecutor(ABC):
     def check(self) -> None:
         """Raise what has failed since the last step, before anything of this one happens."""
         self.use.check()
+        self._frozen.check()
 
     @final
     def carry_out(self, acts: Acts, do: Callable[[Act], object] | None = None) -> None:

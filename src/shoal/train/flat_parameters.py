@@ -1,11 +1,11 @@
 """A model's parameters and averaged buffers as one contiguous tensor, without copying per step.
 
-`FlatParameters` moves the storage of every parameter (and of every buffer that is averaged, such as
-batch norm's running statistics) into one flat tensor per data type and device; the model keeps
-working on views of it. Averaging a model is then one operation on few tensors (docs/papers.md, 2.9:
-parameters and batch-norm statistics are averaged, optimizer state stays local). Parameters of types
-that have no mean, quantized weights say, are never trained and stay where they are. Tensors that
-share memory go on sharing it.
+`FlatParameters` moves the storage of every trained parameter (and of every buffer that is averaged,
+such as batch norm's running statistics) into one flat tensor per data type and device; the model
+keeps working on views of it. Averaging a model is then one operation on few tensors
+(docs/papers.md, 2.9: parameters and batch-norm statistics are averaged, optimizer state stays
+local). Parameters that nobody trains stay where they are: frozen ones, and quantized weights, which
+have no mean. Tensors that share memory go on sharing it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Held:
 class FlatParameters:
     """One flat tensor per (data type, device) that holds all of a model's averaged state.
 
-    Parameters are laid out in `model.parameters()` order and followed by the averaged buffers;
-    those that have no mean are left out.
+    Trained parameters are laid out in `model.parameters()` order and followed by the averaged
+    buffers; those that require no gradient now are left out.
     Dense tensors of any memory format keep their strides. What is given storage of its own later
     (`tensor.data = ...`) is taken back by `take_back`.
     """
@@ -52,19 +52,23 @@ class FlatParameters:
         self._places = TensorPlaces()
         self.before_access: Callable[[], None] = lambda: None
         """Called before anybody gets the flat tensors: who puts updates off makes them now."""
-        self.num_parameters = sum(p.numel() for p in model.parameters())
-        parameters = averaged_parameters(model)
+        parameters = trained_parameters(model)
+        self.num_parameters = sum(p.numel() for p in parameters)
+        """The number of parameters that are trained."""
+        self.frozen = frozen_parameters(model)
+        """The other parameters, which no flat tensor holds."""
         averaged = {id(each) for each in (*parameters, *self._statistics.tensors)}
         trained = {id(each) for each in parameters}
         # averaged ones first, so that the others of a stretch follow them
         everything = [*parameters, *self._statistics.tensors, *tensors_of(model)]
         kinds: dict[tuple[torch.dtype, torch.device], list[Stretch]] = {}
-        for stretch in stretches_of(everything):
+        all_stretches = stretches_of(everything)
+        _check_all_lie_in(all_stretches, filter(has_mean, model.parameters()))
+        for stretch in all_stretches:
             if any(id(each) in averaged for each in stretch.tensors):
                 kinds.setdefault(_kind_of(stretch), []).append(stretch)
         if not kinds:
             raise UsageError("The model has no parameters to train.")
-        _check_all_lie_in(kinds.values(), parameters)
         self._is_shared = any(
             stretch.is_shared and any(id(each) in trained for each in stretch.tensors)
             for stretches in kinds.values()
@@ -162,9 +166,9 @@ class FlatParameters:
             self._places.take_back()
 
 
-def _check_all_lie_in(kinds: Iterable[list[Stretch]], parameters: list[Tensor]) -> None:
-    """Raise `UsageError` if one of `parameters` has no memory that it could be moved from."""
-    found = {id(each) for kind in kinds for stretch in kind for each in stretch.tensors}
+def _check_all_lie_in(stretches: Iterable[Stretch], parameters: Iterable[Tensor]) -> None:
+    """Raise `UsageError` if one of `parameters` has no memory of its own."""
+    found = {id(each) for stretch in stretches for each in stretch.tensors}
     for parameter in parameters:
         if parameter.numel() and id(parameter) not in found:
             message = (
@@ -191,15 +195,15 @@ def _length_of(stretch: Stretch) -> int:
     return stretch.num_bytes // first.element_size() if stretch.is_shared else first.numel()
 
 
-def averaged_parameters(model: nn.Module) -> list[Tensor]:
-    """Return the parameters that are averaged: all but those of types that have no mean."""
-    return [p for p in model.parameters() if has_mean(p)]
+def trained_parameters(model: nn.Module) -> list[Tensor]:
+    """Return the parameters that are averaged: those that require a gradient and have a mean."""
+    return [p for p in model.parameters() if p.requires_grad and has_mean(p)]
 
 
-def constant_parameters(model: nn.Module) -> list[Tensor]:
-    """Return the other parameters: integers, truth values, floats of 8 bits."""
-    averaged = {id(parameter) for parameter in averaged_parameters(model)}
-    return [p for p in model.parameters() if id(p) not in averaged]
+def frozen_parameters(model: nn.Module) -> list[Tensor]:
+    """Return the other parameters: frozen ones, integers, truth values, floats of 8 bits."""
+    trained = {id(parameter) for parameter in trained_parameters(model)}
+    return [p for p in model.parameters() if id(p) not in trained]
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

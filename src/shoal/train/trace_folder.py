@@ -20,6 +20,7 @@ import msgspec
 
 from shoal.errors import ResourceError
 from shoal.trace import NullSink, TracedWorker, TraceSink, checked_sink
+from shoal.train.flat_parameters import trained_parameters
 from shoal.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def traced_worker(
         date_ns=time.time_ns(),
         script=Path(sys.argv[0]).name,
         model=type(model).__name__,
-        parameters=sum(each.numel() for each in model.parameters()),
+        parameters=sum(each.numel() for each in trained_parameters(model)),
         strategy=strategy.word,
         options=strategy.options(),
         seed=seed,

@@ -111,7 +111,20 @@ def test_parameters_that_have_no_mean_stay_where_they_are() -> None:
     flat = FlatParameters(model)
     assert [buffer.dtype for buffer in flat.buffers] == [torch.float32]
     assert model.codes0.tolist() == [1, 1]
-    assert flat.num_parameters == 20 + 3 * 2
+    assert flat.num_parameters == 20
+    assert len(flat.frozen) == 3
+
+
+def test_frozen_parameters_stay_where_they_are() -> None:
+    model = make_model()
+    frozen = next(model.parameters()).requires_grad_(requires_grad=False)
+    place = frozen.data_ptr()
+    flat = FlatParameters(model)
+    rest = sum(p.numel() for p in model.parameters()) - frozen.numel()
+    assert frozen.data_ptr() == place
+    assert flat.num_parameters == rest
+    with pytest.raises(UsageError, match="does not live in"):
+        flat.place_of(frozen)
 
 
 def test_a_model_without_parameters_is_refused() -> None:

@@ -23,7 +23,6 @@ from shoal.train.agreement import Agreement
 from shoal.train.awaited_pieces import AwaitedPieces
 from shoal.train.early_gradients import EarlyGradients, refuse, refuse_options
 from shoal.train.executor import AbstractExecutor
-from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
 from shoal.train.servers.hyperparameters import Hyperparameters, check_fresh
@@ -53,7 +52,6 @@ class ServersExecutor(AbstractExecutor):
         replica.communicator.check_contributions()
         replica.flat.check_apart(f"{definition.word}'s server")
         self._parameters = _trained_parameters(replica.optimizer)
-        self._frozen = FrozenParameters(replica.model.parameters())
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
         self._serving = Serving(definition, replica, self._parameters, len(self._hyperparameters))
         self._on_load = (
@@ -78,10 +76,9 @@ class ServersExecutor(AbstractExecutor):
         self.use = ModelUse(replica.model)
 
     def check(self) -> None:
-        """Raise what this worker's server failed with; refuse what was thawed since."""
+        """Raise what this worker's server failed with."""
         super().check()
         self._serving.check()
-        self._frozen.check()
 
     def do(self, act: Act) -> object:
         """Carry out one act: an exchange, of which the pull may be taken in later."""
