@@ -162,6 +162,41 @@ def test_a_worker_that_died_comes_back(run_workers: RunWorkers, tmp_path: Path, 
     check_alike(living, sync)
 
 
+def come_back_elsewhere(folder: str) -> dict[str, Any]:
+    """Train on two hosts; rank 1 dies with its host, and comes back on the other one."""
+    job = Job(folder)
+    victim, is_late = 1, job.rank > 1
+    if is_late:
+        job.wait_for(f"died {victim}")
+        os.environ["RANK"] = str(victim)
+    else:
+        os.environ |= {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "GROUP_RANK": str(job.rank)}
+    session = init()
+    training = Training(session, "all-reduce", width=8192)
+    if is_late:
+        job.note("is in")
+    while job.rank == victim:
+        training.step()
+        if training.optimizer.num_steps == DIES_AT:
+            job.die()
+    training.step_until(job, "is in")
+    sizes = [bucket.num_elements for bucket in training.optimizer._synchronizer._buckets.layout]
+    return training.finish() | {"buckets": sizes}
+
+
+def test_a_newcomer_has_the_buckets_of_the_hosts_that_the_job_began_on(
+    run_workers: RunWorkers, tmp_path: Path
+) -> None:
+    results = run_workers(
+        come_back_elsewhere, 2, str(tmp_path), may_die=(1,), initialize=False, num_more=1
+    )
+    assert results[1] is None, "the fault has fired"
+    living = [results[0], results[2]]
+    assert all(result["view"].num_hosts == 1 for result in living)
+    assert all(result["buckets"] == [16_386, 16_384, 73_728] for result in living)
+    check_alike(living)
+
+
 def lose_rank_0(folder: str, where: str) -> dict[str, Any]:
     """Train; rank 0 dies, whose store newcomers would look into, and comes back, and one more."""
     job = Job(folder)

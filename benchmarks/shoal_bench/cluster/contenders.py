@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shoal.extras import install
 from shoal_bench.peers.alone import Alone
-from shoal_bench.peers.ddp import DDP
+from shoal_bench.peers.ddp import DDP, LOW_RANK
 from shoal_bench.peers.decent_dp import DecentDP
 from shoal_bench.peers.hivemind_optimizer import HivemindOptimizer
 from shoal_bench.peers.library import CYCLE
@@ -130,10 +130,12 @@ PEERS: Final[tuple[Contender, ...]] = (
 """The other libraries, each with every setting that ours has and it knows."""
 
 
-def _ours(name: str, strategy: str, *, is_first: bool = False, **options: Any) -> Contender:
+def _ours(
+    name: str, strategy: str, family: str = "", *, is_first: bool = False, **options: Any
+) -> Contender:
     """Return a mode of Shoal over its own transport, unless `options` name another."""
     library = Shoal(strategy, **{"transport": "shoal"} | options)
-    return Contender(f"shoal-{name}", library, f"shoal {strategy}", is_first=is_first)
+    return Contender(f"shoal-{name}", library, f"shoal {family or strategy}", is_first=is_first)
 
 
 def _overlapped(
@@ -155,6 +157,13 @@ _FORWARD: Final[dict[str, Any]] = {
 }
 """All-reduce that hides behind the rest of backward and the next forward pass."""
 
+_LOW_RANK: Final[dict[str, Any]] = {
+    "strategy": "all-reduce",
+    "family": "low rank",
+    "low_rank": LOW_RANK,
+}
+"""All-reduce of gradients as factors, of the rank that PowerSGD's hook has."""
+
 OURS: Final[tuple[Contender, ...]] = (
     Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), "shoal PowerSGD", is_first=True),
     Contender("shoal-ddp-powersgd-fp16", DDP("PowerSGD-fp16", "shoal"), "shoal PowerSGD"),
@@ -164,6 +173,9 @@ OURS: Final[tuple[Contender, ...]] = (
     _ours("all-reduce-p10-fp16", "all-reduce", loss_bound=LOSS_BOUND, wire="float16"),
     _ours("all-reduce-forward", **_FORWARD),
     _ours("all-reduce-forward-fp16", is_first=True, **_FORWARD, wire="float16"),
+    _ours("low-rank", **_LOW_RANK),
+    _ours("low-rank-forward", is_first=True, **_LOW_RANK, overlap="next-forward"),
+    _ours("low-rank-forward-fp16", **_LOW_RANK, overlap="next-forward", wire="float16"),
     _ours("ds-sync-gloo", "ds-sync", transport="gloo"),
     _ours("ds-sync", "ds-sync", loss_bound=LOSS_BOUND),
     _ours("ds-sync-layers", "ds-sync", is_first=True, loss_bound=LOSS_BOUND, overlap="layers"),

@@ -22,7 +22,7 @@ from shoal_bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
 if TYPE_CHECKING:
     from torch import nn
 
-_RANK: Final = 4
+LOW_RANK: Final = 4
 """The rank of PowerSGD's approximation; its paper trains with 1 to 4."""
 _FIRST_STEPS: Final = 2
 """The steps that are not compressed; the fewest that PowerSGD allows with its error feedback."""
@@ -70,7 +70,7 @@ class DDP(PooledLibrary):
         if self._hook.startswith("PowerSGD"):
             wrapped = DistributedDataParallel(model, bucket_cap_mb=_ONE_BUCKET_MB)
             state = PowerSGDState(
-                None, matrix_approximation_rank=_RANK, start_powerSGD_iter=_FIRST_STEPS
+                None, matrix_approximation_rank=LOW_RANK, start_powerSGD_iter=_FIRST_STEPS
             )
             is_half = self._hook == "PowerSGD-fp16"
             hook = fp16_compress_wrapper(powerSGD_hook) if is_half else powerSGD_hook

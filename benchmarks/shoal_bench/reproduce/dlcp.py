@@ -26,7 +26,7 @@ from shoal.sim import (
 from shoal.sweeps import Run
 from shoal.switching import Count
 from shoal_bench.reproduce.learning import Learned, Learnt, learn
-from shoal_bench.reproduce.scenarios import job_of, losing, read_parts
+from shoal_bench.reproduce.scenarios import in_usual_buckets, job_of, losing, read_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +55,9 @@ class Rival:
 
     def strategy(self, sync: str, **options: int | str) -> StrategySpec:
         """Return `sync` over this transport."""
-        return StrategySpec(sync, options, self.name, self.transport, self.loss_bound, self.tags)
+        return in_usual_buckets(
+            StrategySpec(sync, options, self.name, self.transport, self.loss_bound, self.tags)
+        )
 
 
 DCTCP: Final = Rival("DCTCP", "dctcp", DEEP)
@@ -260,7 +262,7 @@ def lose(
     learnt = Learnt(
         tolerance.dataset, tolerance.model, 1.0, tolerance.steps, 0.01, 256, until_target=False
     )
-    strategy = StrategySpec("all-reduce", {}, "", "shoal", loss)
+    strategy = in_usual_buckets(StrategySpec("all-reduce", {}, "", "shoal", loss))
     return learn(
         replace(cluster, seed=seed),
         of_real_size(job_of(scenario), tolerance.dataset, tolerance.model),

@@ -17,7 +17,7 @@ from shoal.sim import simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 from shoal_bench.reproduce.claim import Claim, verdict
 from shoal_bench.reproduce.learning import CIFAR10, Learned, Learnt, choose_data, data_words, learn
-from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
+from shoal_bench.reproduce.scenarios import in_usual_buckets, job_of, read_parts, seeded
 
 if TYPE_CHECKING:
     from shoal.scenario import Scenario
@@ -67,7 +67,7 @@ class RipplesCase:
     @property
     def spec(self) -> StrategySpec:
         """What is simulated."""
-        return StrategySpec(self.strategy, dict(self.options))
+        return in_usual_buckets(StrategySpec(self.strategy, dict(self.options)))
 
 
 def _hidden(strategy: str) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from shoal.scenario import parse_scenario
+from shoal.collectives import BUCKET_BYTES
+from shoal.scenario import StrategySpec, parse_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +28,20 @@ def read_parts(*names: str) -> Scenario:
 
 
 def job_of(whole: Scenario) -> TrainingSpec:
-    """Return what is trained; all scenarios here have a job."""
+    """Return what is trained, and how; all scenarios here have a job."""
     assert whole.training is not None
-    return whole.training
+    strategies = tuple(map(in_usual_buckets, whole.training.strategies))
+    return replace(whole.training, strategies=strategies)
+
+
+def in_usual_buckets(strategy: StrategySpec) -> StrategySpec:
+    """Return `strategy` with the buckets of PyTorch's DDP, if it sums gradients.
+
+    The papers' all-reduce is that of their time; Shoal's own has smaller ones between hosts.
+    """
+    if strategy.strategy != "all-reduce":
+        return strategy
+    return replace(strategy, options={"bucket_bytes": BUCKET_BYTES, **strategy.options})
 
 
 def seeded(whole: Scenario, seed: int, **changes: Any) -> dict[str, Any]:

@@ -55,6 +55,11 @@ class View(msgspec.Struct, frozen=True):
         return max(Counter(self.hosts).values())
 
     @property
+    def num_hosts(self) -> int:
+        """The number of hosts that members are on."""
+        return len(set(self.hosts))
+
+    @property
     def sentence(self) -> str:
         """What a person reads of it."""
         ranks = ", ".join(map(str, self.members))

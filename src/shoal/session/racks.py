@@ -1,4 +1,4 @@
-"""Which rack each host is in, as a scheduler or the user says, and what network that makes.
+"""How many hosts a training begins on, which rack each is in, and what network that makes.
 
 Nothing is measured: Slurm knows the switches above a node, Kubernetes the labels of one, and the
 user the rest. All workers say it, so that all know the same network (docs/schedules.md).
@@ -29,6 +29,7 @@ OVERSUBSCRIPTION: Final = "SHOAL_OVERSUBSCRIPTION"
 
 _SLURM, _SLURM_PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
 _FAULT: Final = "What a worker says of its rack is not understood"
+_HOSTS_FAULT: Final = "What workers said of their hosts is not understood"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -66,6 +67,16 @@ def _leaf_switch(environment: Mapping[str, str]) -> str:
     kinds = environment.get(_SLURM_PATTERN, "").split(".")
     switches = [name for name, kind in zip(names, kinds, strict=False) if kind == "switch"]
     return switches[-1] if switches else ""
+
+
+def say_hosts(facts: FactStore, training: str, view: View) -> None:
+    """Say how many hosts a training begins on; before its first workers agree on it."""
+    facts.set(f"{training}/hosts", msgspec.msgpack.encode(view.num_hosts))
+
+
+def num_hosts_at_first(facts: FactStore, training: str) -> int:
+    """Return how many hosts a training began on. After all have agreed."""
+    return decode_msgpack(facts.get(f"{training}/hosts"), int, _HOSTS_FAULT)
 
 
 def say_place(facts: FactStore, training: str, rank: int, place: Place) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
 from msgspec.structs import force_setattr
 
 from shoal.arguments import whole_number
-from shoal.collectives import BUCKET_BYTES
 from shoal.errors import UsageError
 from shoal.strategies.acts import CHANGED, UPDATE, Adopt, SumGradients
 from shoal.strategies.course import AbstractCourse
@@ -35,9 +34,12 @@ GradientOverlap = Literal["backward", "next-forward"]
 class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
     """Average gradients over all workers at every step.
 
-    `bucket_bytes` is the size from which a bucket of gradients is sent. `overlap` says when they
-    are waited for: at the end of backward, or ("next-forward") layer by layer when the next forward
-    pass gets there, with the same result.
+    `bucket_bytes` is the size of the gradients that are sent together; None is 25 MiB on one host
+    and for `low_rank`, else an eighth of the model (`collectives.layout_buckets`). `overlap` says
+    when they are waited for: at the end of backward, or ("next-forward") layer by layer when the
+    next forward pass gets there, with the same result. With `low_rank` r above 0 the gradient of a
+    matrix is sent as one of two factors that are r wide, the other at the next step, and what they
+    lack is added to the next gradient (ACP-SGD: Zhang et al., ICDCS 2023).
     """
 
     word: ClassVar[str] = "all-reduce"
@@ -45,19 +47,27 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
     averaged: ClassVar[Averaged] = Averaged.GRADIENTS
     is_lock_step: ClassVar[bool] = True
 
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_bytes: int | None = None
     overlap: GradientOverlap = "backward"
+    low_rank: int = 0
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(GradientOverlap):
             words = ", ".join(get_args(GradientOverlap))
             message = f"overlap is one of {words}, not {self.overlap!r}."
             raise UsageError(message)
-        size = whole_number(self.bucket_bytes, "A bucket's bytes", low=1)
-        force_setattr(self, "bucket_bytes", size)
+        if self.bucket_bytes is not None:
+            size = whole_number(self.bucket_bytes, "A bucket's bytes", low=1)
+            force_setattr(self, "bucket_bytes", size)
+        force_setattr(self, "low_rank", whole_number(self.low_rank, "low_rank", low=0))
 
     def check_goes_on(self) -> None:
-        """Raise `UsageError` if updates are made before all sums are there."""
+        """Raise `UsageError` if updates or parts of gradients are put off."""
+        if self.low_rank:
+            raise UsageError(
+                "low_rank keeps a part of each worker's gradients for its next step, which would be"
+                " lost with the worker: leave it out where a job goes on without lost workers."
+            )
         if self.overlap == "next-forward":
             raise UsageError(
                 "overlap='next-forward' updates layers before all sums are there, and a job that"

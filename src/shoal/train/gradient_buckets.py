@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from shoal.carriers import is_in_backward, run_after_backward, unasked
-from shoal.collectives import BUCKET_BYTES, layout_buckets
+from shoal.collectives import layout_buckets
 from shoal.comm import Layers
 from shoal.errors import UsageError, ViewChanging
 from shoal.trace import SpanKind
@@ -34,18 +34,20 @@ from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
 from shoal.train.kept_sums import KeptSums
 from shoal.train.known_tensors import FrozenParameters
+from shoal.train.low_rank_gradients import LowRankBucket
 from shoal.train.model_use import ModelUse
 from shoal.train.part_of_sum import PartOfSum
 from shoal.train.tensor_places import TensorPlaces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
 
     from shoal.comm import Communicator, Work
     from shoal.control import Member
+    from shoal.strategies import AllReduce
     from shoal.train.replica import Stopwatch
     from shoal.train.sample_counts import SampleCounts
 
@@ -69,7 +71,8 @@ class GradientBuckets:
         communicator: Communicator,
         member: Member,
         stopwatch: Stopwatch,
-        bucket_bytes: int = BUCKET_BYTES,
+        definition: AllReduce,
+        num_hosts: int = 1,
         noting: Callable[[], AbstractContextManager[None]] = nullcontext,
         samples: SampleCounts | None = None,
     ) -> None:
@@ -93,7 +96,8 @@ class GradientBuckets:
             [p.numel() for p in self.parameters],
             [p.element_size() for p in self.parameters],
             kinds=[(p.dtype, p.device) for p in self.parameters],
-            bucket_bytes=bucket_bytes,
+            bucket_bytes=definition.bucket_bytes,
+            num_hosts=1 if definition.low_rank else num_hosts,  # factors are small: few are best
         )
         self.statistics = ChangedStatistics(model, self._kind_of(self.trailer))
         """The statistics of batch norm and the like, averaged along with the gradients."""
@@ -110,6 +114,11 @@ class GradientBuckets:
         self._order = ForwardOrder(model)
         self._layers = self._layers_of_buckets()
         self._allocate()
+        self.low_rank: list[LowRankBucket] = []
+        """What travels of each bucket, if that is not all of its memory."""
+        if definition.low_rank:
+            numbers = range(len(self.layout))
+            self.low_rank = [self._factors_of(each, definition.low_rank) for each in numbers]
         memory = [*self._memory, *self.statistics.apart]
         self._kept = None if member.is_fixed else KeptSums(memory)
         self._hooks = [
@@ -153,6 +162,11 @@ class GradientBuckets:
         num_used = num_statistics + 2 + len(self.parameters)
         self._used = rest[num_statistics + 2 : num_used]
         self._part.place(rest[num_used:])
+
+    def _factors_of(self, number: int, rank: int) -> LowRankBucket:
+        bucket = self.layout[number]
+        shapes = [_shape_in_memory(self.parameters[index]) for index in bucket.parameters]
+        return LowRankBucket(self._memory[number], shapes, bucket.offsets, rank)
 
     def reset(self) -> None:
         """Make ready for another backward pass."""
@@ -228,12 +242,19 @@ class GradientBuckets:
                 self._start(len(self._started))
 
     def _start(self, number: int) -> None:
-        # counts and running statistics with holes in them would be wrong, not just late or small
-        exact_from = self.layout[number].num_elements if number == self.trailer else None
-        self._started.append(
-            self._communicator.all_reduce(
-                self._memory[number], layers=self._layers[number], exact_from=exact_from
+        bucket, memory = self.layout[number], self._memory[number]
+        layers, end = self._layers[number], bucket.num_elements
+        if self.low_rank:
+            factors = self.low_rank[number]
+            factors.compress(
+                {place for place, index in enumerate(bucket.parameters) if index in self.ready}
             )
+            memory, end = factors.sent, factors.starts[-1]
+            layers = self._layers_of(number, factors.starts[:-1])
+        # counts and running statistics with holes in them would be wrong, not just late or small
+        exact_from = end if number == self.trailer else None
+        self._started.append(
+            self._communicator.all_reduce(memory, layers=layers, exact_from=exact_from)
         )
         if number == self.trailer:
             self._apart_started = [
@@ -243,12 +264,16 @@ class GradientBuckets:
 
     def _layers_of_buckets(self) -> list[Layers]:
         """Return where each layer lies in every bucket."""
-        layers = [
-            self._order.layers_of([self.parameters[k] for k in bucket.parameters], bucket.offsets)
-            for bucket in self.layout
+        return [
+            self._layers_of(number, bucket.offsets) for number, bucket in enumerate(self.layout)
         ]
-        layers[self.trailer] = _MOST_URGENT  # everyone waits for the trailer first
-        return layers
+
+    def _layers_of(self, number: int, starts: Sequence[int]) -> Layers:
+        """Return where each layer lies in a bucket whose parameters begin at `starts`."""
+        if number == self.trailer:  # everyone waits for it first
+            return _MOST_URGENT
+        parameters = [self.parameters[index] for index in self.layout[number].parameters]
+        return self._order.layers_of(parameters, starts)
 
     @torch.no_grad()  # backward(create_graph=True) runs this with autograd on
     def _finish_backward(self) -> None:
@@ -398,6 +423,8 @@ class GradientBuckets:
                     work.wait()
         for number in fresh:
             self._landed.add(number)
+            if self.low_rank:
+                self.low_rank[number].expand()
             if number == self.trailer:
                 self._read_trailer()
             if self._factor != 1.0:
@@ -463,6 +490,12 @@ class GradientBuckets:
         self._order.settle()
         for hook in self._hooks:
             hook.remove()
+
+
+def _shape_in_memory(parameter: Tensor) -> torch.Size:
+    """Return its shape in the order in which its dimensions lie in memory."""
+    by_stride = sorted(zip(parameter.stride(), parameter.shape, strict=True), reverse=True)
+    return torch.Size([length for _, length in by_stride])
 
 
 def _nothing() -> None:

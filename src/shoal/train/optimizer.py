@@ -17,7 +17,15 @@ import torch
 from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, in_profile
 from shoal.errors import UsageError, ViewChanging
-from shoal.session import current_session, find_topology, leave, place_of, say_place
+from shoal.session import (
+    current_session,
+    find_topology,
+    leave,
+    num_hosts_at_first,
+    place_of,
+    say_hosts,
+    say_place,
+)
 from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
@@ -142,9 +150,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_strategy(strategy, len(session.view), loss_bound, wire)
         name = session.next_run_name()
         samples = _samples(session, name, strategy)
-        self._inner = optimizer
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
-        self._definition = strategy
+        self._inner, self._definition = optimizer, strategy
         self._endings = session.endings
         sink = sink_of(trace, partial(traced_worker, session, name, strategy, model, seed))
         self.stopwatch = Stopwatch(session.rank, sink, session.recorder.flight)
@@ -174,6 +181,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 stepping=self._bare_steps.expected,
                 wire=wire,
                 samples=samples,
+                num_hosts=num_hosts_at_first(session.facts, name),
                 topology=find_topology(session.facts, name, session.view),
             )
             self._synchronizer = make_executor(strategy, self.replica)
@@ -465,6 +473,8 @@ def _agree(
     options = {**strategy.options(), **given}
     if samples is not None:
         options |= samples.options
+    if not session.member.is_newcomer:
+        say_hosts(session.facts, training, session.view)
     if session.member.is_fixed:
         say_place(session.facts, training, session.rank, place_of(os.environ))
     session.agree(training, strategy=strategy.word, options=options, model=model)

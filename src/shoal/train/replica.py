@@ -202,6 +202,9 @@ class Replica:
     saving: Saving | None = None
     """The last checkpoint that this worker has begun to write."""
 
+    num_hosts: int = 1
+    """The number of hosts that the training began on: newcomers of a job know it as well."""
+
     topology: Topology | None = None
     """The hosts in their racks, if workers have said so and stay to the end."""
 

@@ -7,7 +7,7 @@ the waits and updates are put off layer by layer (`train.layerwise_updates`).
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.optim import SparseAdam
@@ -52,7 +52,8 @@ class SumsExecutor(AbstractExecutor):
             replica.communicator,
             replica.member,
             replica.stopwatch,
-            definition.bucket_bytes,
+            definition,
+            replica.num_hosts,
             replica.noting,
             replica.samples,
         )
@@ -180,6 +181,19 @@ class SumsExecutor(AbstractExecutor):
             self._layerwise.remove()
         super().end()
         self._buckets.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the course's state, and what gradients of low rank are continued from."""
+        return super().state_dict() | {
+            "low_rank": [each.state_dict() for each in self._buckets.low_rank]
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`; gradients of low rank begin anew if it knows nothing of them."""
+        state = dict(state)
+        for bucket, kept in zip(self._buckets.low_rank, state.pop("low_rank", ()), strict=False):
+            bucket.load_state_dict(kept)
+        super().load_state_dict(state)
 
     def _adopt(self, own_steps: int) -> None:
         """Take over the model of whoever made most steps, if not all made as many."""

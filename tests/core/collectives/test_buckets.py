@@ -38,6 +38,18 @@ def test_parameters_lie_side_by_side_and_only_the_last_bucket_is_short(
             assert (end - sizes[bucket.parameters[-1]]) * 4 < limit
 
 
+def test_a_small_model_has_some_buckets_between_hosts_and_one_inside() -> None:
+    layers = [62_500] * 16  # a megabyte in each four of them
+    assert len(layout_buckets(layers, 4)) == 2  # the first MiB, and the rest
+    assert [len(each.parameters) for each in layout_buckets(layers, 4, num_hosts=2)] == [2] * 8
+    assert len(layout_buckets([5_000] * 16, 4, num_hosts=2)) == 4  # of 64 KiB and more
+
+
+def test_a_large_model_has_the_same_buckets_inside_a_host_and_between_them() -> None:
+    layers = [1 << 20] * 64
+    assert layout_buckets(layers, 4, num_hosts=2) == layout_buckets(layers, 4)
+
+
 def test_a_bucket_size_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="bucket size"):
         layout_buckets([1], 4, bucket_bytes=0)

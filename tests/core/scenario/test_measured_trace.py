@@ -137,11 +137,12 @@ def test_the_generators_answer_is_what_the_last_to_ask_waits_for(tmp_path: Path)
     ),
 )
 def test_an_exchange_takes_its_messages_longer(strategy: str) -> None:
-    """Two workers on two hosts: 2(S-1) = 2 messages."""
+    """Two workers on two hosts: 2(S-1) = 2 messages, of one bucket."""
     text = SMALL.replace("workers = 2", "workers = 1").replace("spread = 0.1\n", "")
     text = text[: text.index("[[training.slow]]")]
+    options = {"bucket_bytes": 25 << 20} if strategy == "all-reduce" else {}
     took = [
-        simulate(read.cluster, read.training, StrategySpec(strategy)).step_ms
+        simulate(read.cluster, read.training, StrategySpec(strategy, options)).step_ms
         for cost in (0, 5)
         if (read := parse_scenario(f'{text}message_cost = "{cost} ms"')).training is not None
     ]

@@ -46,16 +46,17 @@ def test_totals_are_near_the_rounded_ones(name: str, millions: float) -> None:
 def test_shares_add_up_and_buckets_hold_all() -> None:
     size = architecture("vgg16").size()
     assert sum(layer.share for layer in size.layers) == pytest.approx(1)
-    buckets = size.buckets()
-    assert sum(bytes_ for _, bytes_ in buckets) == size.bytes
-    assert sum(share for share, _ in buckets) == pytest.approx(2 / 3)
+    buckets = size.buckets(None, num_hosts=8)
+    assert sum(bucket.bytes for bucket in buckets) == size.bytes
+    assert sum(bucket.share for bucket in buckets) == pytest.approx(2 / 3)
     # the classifier's gradients, most of the model, are there first
-    assert buckets[0][0] < 0.01
+    assert buckets[0].share < 0.01
 
 
 def test_a_bucket_is_as_urgent_as_its_front_most_layer() -> None:
     """VGG-16: layers 15, 14 and 13 have a bucket each; the others begin at 10, 5 and 0, of 16."""
-    assert architecture("vgg16").size().bucket_classes() == [7, 7, 6, 5, 2, 0]
+    buckets = architecture("vgg16").size().buckets(None, num_hosts=8)
+    assert [bucket.layer_class for bucket in buckets] == [7, 7, 6, 5, 2, 0]
 
 
 def test_an_unknown_architecture_is_one_sentence() -> None:

@@ -82,8 +82,8 @@ def test_options_that_are_not_simulated_are_said_to_be() -> None:
         if option not in options_of(name)
     }
     assert missing == set(NOT_SIMULATED)
-    with pytest.raises(UsageError, match="The option 'bucket_bytes' of all-reduce is not simul"):
-        make_simulated("all-reduce", {"bucket_bytes": 1})
+    with pytest.raises(UsageError, match="The option 'servers' of ps-bsp is not simulated"):
+        make_simulated("ps-bsp", {"servers": 1})
     with pytest.raises(UsageError, match="Strategy 'local-sgd' has no option 'overlab'"):
         make_simulated("local-sgd", {"overlab": "next-steps"})
 
@@ -101,6 +101,17 @@ def test_all_reduce_hides_what_backward_still_takes() -> None:
     ring = seconds(7 / 8) + 14 * 2 * DELAY_S
     assert ring < 0.1 / 3  # as long as backward takes for one of them
     assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
+
+
+@pytest.mark.parametrize("overlap", ["backward", "next-forward"])
+def test_small_buckets_hide_more_of_a_sum(overlap: str) -> None:
+    """An eighth at a time, the first of them begins sooner and less is left after the last."""
+    job = training("all-reduce", layers=16)
+    out = {
+        size: run_both("all-reduce", cluster(8), job, overlap=overlap, bucket_bytes=size).seconds
+        for size in (None, 500_000, 4_000_000)
+    }
+    assert out[None] == out[500_000] < out[4_000_000]
 
 
 def test_ds_sync_takes_a_ring_of_its_group() -> None:

@@ -268,7 +268,7 @@ def test_a_tensor_of_a_class_of_its_own_is_refused() -> None:
     replica.stopwatch, replica.flat = Stopwatch(0), FlatParameters(nn.Linear(1, 1))
     replica.noting = replica.stepping = nullcontext
     replica.view, replica.seed, replica.samples = View.first(2), 0, None
-    replica.topology = None
+    replica.topology, replica.num_hosts = None, 1
     replica.member = Member(replica.view, 20.0)
     with pytest.raises(UsageError, match=r"weight is a Strange"):
         SumsExecutor(AllReduce(overlap="next-forward"), replica)

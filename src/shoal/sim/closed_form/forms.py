@@ -54,16 +54,22 @@ class Spent:
         return self.compute + self.wait + self.exchange
 
 
-def _all_reduce(job: FormulaInput, *, algorithm: str | None = None, per_host: int = 0) -> Spent:
+def _all_reduce(
+    job: FormulaInput,
+    bucket_bytes: int | None,
+    *,
+    algorithm: str | None = None,
+    per_host: int = 0,
+) -> Spent:
     """Return what buckets take: each when the slowest worker has it and the last is through.
 
     As sums follow each other the front layers' is the last, and the next forward pass begins there.
     """
     slowest = float(job.compute.max())
     ready, through = FORWARD * slowest, 0.0
-    for share, size in job.model.buckets():
-        ready += share * slowest
-        through = max(through, ready) + _sum(job, algorithm, per_host, size)
+    for bucket in job.model.buckets(bucket_bytes, len(set(job.host_of))):
+        ready += bucket.share * slowest
+        through = max(through, ready) + _sum(job, algorithm, per_host, bucket.bytes)
     return _in_step(job, through - slowest)
 
 
@@ -183,7 +189,9 @@ def spend(job: FormulaInput, strategy: str, options: Mapping[str, Any]) -> Spent
     definition, of_network = define(strategy, options)
     match definition:
         case AllReduce():
-            return _all_reduce(job, **of_network)  # where it overlaps makes no difference
+            return _all_reduce(
+                job, definition.bucket_bytes, **of_network
+            )  # where it overlaps makes no difference
         case ParameterServer():
             return _servers(job)
         case ADPSGD():

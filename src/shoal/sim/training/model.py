@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from shoal.collectives import Bucket, cut_into_pieces, layout_buckets
+from shoal.collectives import cut_into_pieces, layout_buckets
 from shoal.errors import UsageError
 from shoal.transport import layer_class
 
@@ -27,6 +27,17 @@ class Layer:
     name: str
     parameters: int
     share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBucket:
+    """Layers whose gradients are summed together."""
+
+    share: float
+    """The share of the step until backward has made them, since the bucket before."""
+    bytes: float
+    layer_class: int
+    """The urgency of its front-most layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +62,23 @@ class ModelSize:
         """The bytes of all parameters."""
         return ELEMENT_BYTES * sum(layer.parameters for layer in self.layers)
 
-    def buckets(self) -> list[tuple[float, float]]:
-        """Return what is reduced together: (share of the step until it is there, bytes).
+    def buckets(self, bucket_bytes: int | None, num_hosts: int) -> list[ModelBucket]:
+        """Return what is summed together, in the order in which backward makes it.
 
-        They are in the order in which backward makes them; shares count from the bucket before.
+        Sizes are as in `collectives.layout_buckets`.
         """
-        made = []
-        for bucket in self._layout:
-            share = sum(self.layers[each].share for each in bucket.parameters)
-            made.append((share * (1 - FORWARD), float(bucket.num_elements * ELEMENT_BYTES)))
-        return made
-
-    def bucket_classes(self) -> list[int]:
-        """Return how urgent each of `buckets` is: as its front-most layer."""
-        fronts = [min(bucket.parameters) for bucket in self._layout]
-        return [layer_class(front, len(self.layers)) for front in fronts]
+        sizes = [layer.parameters for layer in self.layers]
+        layout = layout_buckets(
+            sizes, ELEMENT_BYTES, bucket_bytes=bucket_bytes, num_hosts=num_hosts
+        )
+        return [
+            ModelBucket(
+                (1 - FORWARD) * sum(self.layers[each].share for each in bucket.parameters),
+                float(bucket.num_elements * ELEMENT_BYTES),
+                layer_class(min(bucket.parameters), len(self.layers)),
+            )
+            for bucket in layout
+        ]
 
     @cached_property
     def pieces(self) -> tuple[ModelPiece, ...]:
@@ -87,10 +100,6 @@ class ModelSize:
             int(end) for end in accumulate(piece.bytes // ELEMENT_BYTES for piece in self.pieces)
         ]
         return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
-
-    @cached_property
-    def _layout(self) -> tuple[Bucket, ...]:
-        return layout_buckets([each.parameters for each in self.layers], ELEMENT_BYTES)
 
 
 def even(name: str, parameters: int, layers: int) -> ModelSize:

@@ -62,7 +62,7 @@ def measured_cost(measured: Measured, local_rate: float) -> SoftwareCost:
         bytes_s = rounds / members * measured.parameters * ELEMENT_BYTES * 8 / local_rate
         if family is Family.SUMS:
             model = even("traced", measured.parameters, min(16, measured.parameters))
-            sums = len(model.buckets())
+            sums = len(model.buckets(None, num_hosts=1))
         weighted += each.count * max(0.0, each.mean_s - bytes_s) / (rounds * sums)
         count += each.count
     message_s = weighted / count if count else 0.0

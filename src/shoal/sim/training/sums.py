@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.membership import Decision
+    from shoal.sim.training.model import ModelBucket
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
     from shoal.strategies import AllReduce
@@ -83,6 +84,7 @@ class SumsExecutor(AbstractExecutor):
         if per_host and algorithm != "hierarchical":
             raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
+        self._bucket_bytes = definition.bucket_bytes
         self._goes_forward = definition.overlap == "next-forward"
 
     own_acts = (*AbstractExecutor.own_acts, SumGradients, Adopt)
@@ -118,9 +120,8 @@ class SumsExecutor(AbstractExecutor):
         if self._algorithm == "hierarchical":
             self._near = self._per_host or world.workers_per_host
             check_hosts(world.size, self._near)
-        self._buckets = world.model.buckets()
-        self._classes = world.model.bucket_classes()
-        self._parts = _parts([int(size) // ELEMENT_BYTES for _, size in self._buckets])
+        self._buckets = world.model.buckets(self._bucket_bytes, world.view.num_hosts)
+        self._parts = _parts([int(each.bytes) // ELEMENT_BYTES for each in self._buckets])
         self._iterations: dict[int, _Iteration] = {}
         self._awaiting: dict[int, tuple[_Iteration, int]] = {}
         """Says which step's sums hold a rank, and since when."""
@@ -171,8 +172,8 @@ class SumsExecutor(AbstractExecutor):
         world.learner.compute_gradient(rank)
         if before is None:
             yield world.computes(rank, number, FORWARD)
-        for bucket, (share, _) in enumerate(self._buckets):
-            yield world.computes(rank, number, share)
+        for bucket, made in enumerate(self._buckets):
+            yield world.computes(rank, number, made.share)
             self._bring(rank, bucket)
         if self._goes_forward:
             self._owed[rank] = self._iterations[number]
@@ -269,7 +270,7 @@ class SumsExecutor(AbstractExecutor):
                 yield from self._await(rank, before, before.summed[number])
             else:
                 yield from self._end_step(rank, before)
-            share, _ = self._buckets[number]
+            share = self._buckets[number].share
             yield self._world.computes(rank, step, share * FORWARD / (1 - FORWARD))
 
     def _end_step(self, rank: int, iteration: _Iteration) -> Process:
@@ -311,12 +312,12 @@ class SumsExecutor(AbstractExecutor):
     def _sum(self, step: int, iteration: _Iteration) -> Process:
         """Sum the buckets: one after another, or each when it is there if the network can."""
         world = self._world
-        for number, (_, size) in enumerate(self._buckets):
+        for number, bucket in enumerate(self._buckets):
             yield iteration.complete[number]
             if world.sums_overlap:
-                self._begin_beside(iteration, self._sum_bucket(iteration, number, size))
+                self._begin_beside(iteration, self._sum_bucket(iteration, number, bucket))
             else:
-                yield from self._sum_bucket(iteration, number, size)
+                yield from self._sum_bucket(iteration, number, bucket)
         yield from iteration.summed
         if iteration.training:
             world.learner.update_by_mean(iteration.members, iteration.gradients)
@@ -327,19 +328,19 @@ class SumsExecutor(AbstractExecutor):
                 own.is_over, own.num_training = True, len(iteration.training)
         world.time.give(iteration.over)
 
-    def _sum_bucket(self, iteration: _Iteration, number: int, size: float) -> Process:
+    def _sum_bucket(self, iteration: _Iteration, number: int, bucket: ModelBucket) -> Process:
         world, everyone = self._world, iteration.members
         if world.carries_values and not iteration.gradients:  # with one bucket, all are computed
             iteration.gradients = [world.learner.gradient(rank) for rank in everyone]
         if self._algorithm == "hierarchical":
-            yield from world.hierarchical_mean(everyone, self._near, size)
+            yield from world.hierarchical_mean(everyone, self._near, bucket.bytes)
         else:
             part = self._parts[number]
             summand = Summand(
-                size * world.wire_share,
+                bucket.bytes * world.wire_share,
                 [each[part.start : part.stop] for each in iteration.gradients],
                 tensor=number,
-                layer_class=self._classes[number],
+                layer_class=bucket.layer_class,
                 policy=world.holes,
                 form=world.wire,
             )
