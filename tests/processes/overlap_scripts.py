@@ -413,6 +413,7 @@ SCRIPTS: list[Callable[[Run], Iterator[float]]] = [
     using_a_weight_behind_autograd,
     keeping_graphs,
     stopping_early,
+    moving_a_frozen_layer_before_a_step,
 ]
 
 UNEQUAL = {"changing_one_gradient", "stopping_early"}
@@ -438,6 +439,9 @@ def bits(tensor: Tensor) -> str:
 
 SYNCS: dict[str, Callable[[str], Any]] = {
     "all-reduce": lambda overlap: shoal.AllReduce(bucket_bytes=BUCKET_BYTES, overlap=overlap),
+    "low rank": lambda overlap: shoal.AllReduce(
+        bucket_bytes=BUCKET_BYTES, overlap=overlap, low_rank=1
+    ),
     "ds-sync": lambda overlap: shoal.DSSync(overlap=overlap),
     "ripples-static": lambda overlap: shoal.RipplesStatic(overlap=overlap, workers_per_host=2),
     "local-sgd": lambda overlap: shoal.LocalSGD(overlap=overlap, interval=2),
