@@ -107,6 +107,8 @@ PEERS: Final[tuple[Contender, ...]] = (
     *_over_tcp("torchft-ddp", TorchFT(), "DDP"),
     *_over_tcp("ddp-powersgd", DDP("PowerSGD"), "PowerSGD", is_first=True),
     *_over_tcp("ddp-powersgd-fp16", DDP("PowerSGD-fp16"), "PowerSGD"),
+    *_over_tcp("ddp-powersgd-8", DDP("PowerSGD", rank=2 * LOW_RANK), "PowerSGD"),
+    *_over_tcp("ddp-powersgd-8-fp16", DDP("PowerSGD-fp16", rank=2 * LOW_RANK), "PowerSGD"),
     *_over_tcp("post-local-sgd", PostLocalSGD(), "post-local SGD", is_first=True),
     *_at_intervals("post-local-sgd", PostLocalSGD, "post-local SGD", CYCLE),
     *_over_tcp("post-local-sgd-racks", PostLocalSGD(2, is_hierarchical=True), "post-local SGD"),
@@ -160,9 +162,9 @@ _FORWARD: Final[dict[str, Any]] = {
 _LOW_RANK: Final[dict[str, Any]] = {
     "strategy": "all-reduce",
     "family": "low rank",
-    "low_rank": LOW_RANK,
+    "low_rank": 2 * LOW_RANK,
 }
-"""All-reduce of gradients as factors, of the rank that PowerSGD's hook has."""
+"""All-reduce of columns and rows of gradients."""
 
 OURS: Final[tuple[Contender, ...]] = (
     Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), "shoal PowerSGD", is_first=True),

@@ -35,7 +35,8 @@ collectives do not keep one order on gloo."""
 class DDP(PooledLibrary):
     """All-reduce of gradients in buckets, overlapped with backward.
 
-    `hook` is "" (none), "fp16", "PowerSGD", or "PowerSGD-fp16", of which the factors are float16.
+    `hook` is "" (none), "fp16", "PowerSGD", or "PowerSGD-fp16", of which the factors are float16;
+    `rank` is PowerSGD's.
     `bucket_mb` is the size of a bucket in MiB, None for DDP's own choice.
     """
 
@@ -49,14 +50,18 @@ class DDP(PooledLibrary):
         backend: Literal["gloo", "shoal"] = "gloo",
         *,
         bucket_mb: float | None = None,
+        rank: int = LOW_RANK,
     ) -> None:
         self._hook, self._backend, self._bucket_mb = hook, backend, bucket_mb
+        self._rank = rank
         self.is_ours = backend == "shoal"
 
     @property
     def title(self) -> str:
         """DDP's name, with the hook."""
         name = f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
+        if self._rank != LOW_RANK:
+            name = f"{name} of rank {self._rank}"
         if self._bucket_mb is not None:
             name = f"{name}, buckets of {self._bucket_mb:g} MiB"
         return f"{name}, on Shoal's backend" if self.is_ours else name
@@ -70,7 +75,7 @@ class DDP(PooledLibrary):
         if self._hook.startswith("PowerSGD"):
             wrapped = DistributedDataParallel(model, bucket_cap_mb=_ONE_BUCKET_MB)
             state = PowerSGDState(
-                None, matrix_approximation_rank=LOW_RANK, start_powerSGD_iter=_FIRST_STEPS
+                None, matrix_approximation_rank=self._rank, start_powerSGD_iter=_FIRST_STEPS
             )
             is_half = self._hook == "PowerSGD-fp16"
             hook = fp16_compress_wrapper(powerSGD_hook) if is_half else powerSGD_hook

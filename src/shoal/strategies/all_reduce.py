@@ -35,11 +35,11 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
     """Average gradients over all workers at every step.
 
     `bucket_bytes` is the size of the gradients that are sent together; None is 25 MiB on one host
-    and for `low_rank`, else an eighth of the model (`collectives.layout_buckets`). `overlap` says
+    and an eighth of the model between hosts (`collectives.layout_buckets`). `overlap` says
     when they are waited for: at the end of backward, or ("next-forward") layer by layer when the
     next forward pass gets there, with the same result. With `low_rank` r above 0 the gradient of a
-    matrix is sent as one of two factors that are r wide, the other at the next step, and what they
-    lack is added to the next gradient (ACP-SGD: Zhang et al., ICDCS 2023).
+    matrix is sent as r columns and r rows, from the third sum on, and what they lack is added to
+    the next gradient (`train.low_rank_gradients`; after PowerSGD, Vogels et al., NeurIPS 2019).
     """
 
     word: ClassVar[str] = "all-reduce"

@@ -97,7 +97,7 @@ class GradientBuckets:
             [p.element_size() for p in self.parameters],
             kinds=[(p.dtype, p.device) for p in self.parameters],
             bucket_bytes=definition.bucket_bytes,
-            num_hosts=1 if definition.low_rank else num_hosts,  # factors are small: few are best
+            num_hosts=num_hosts,
         )
         self.statistics = ChangedStatistics(model, self._kind_of(self.trailer))
         """The statistics of batch norm and the like, averaged along with the gradients."""

@@ -1,17 +1,18 @@
-"""Gradients of matrices as products of two thin ones, of which one is summed in each step.
+"""Gradients of matrices as sums of few columns and rows, all of them in one sum.
 
-A gradient of m by n elements is near the product of a left factor of m by r and the transpose of a
-right one of n by r. PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1) sums the left factor, and
-then the right one that fits it. Here they take turns, as in ACP-SGD (Zhang et al., ICDCS 2023): a
-step sums the left ones that fit the right ones of the step before, and the next step the right
-ones. So a bucket has one sum a step, half as large, which waits for no other: it hides behind
-computing like that of whole gradients. What the product lacks of a worker's gradient is added to
-its next one (error feedback).
+PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1) sums the product of each matrix and a thin right
+factor, and then the product of its transpose and what that gave: two sums, of which the second
+waits for the first. ACP-SGD (Zhang et al., ICDCS 2023) makes one of them in each step, by turns.
+Here both are made in each step, each with the other side's result of the step before, and in one
+sum, which hides behind computing as that of whole gradients does. Together they say what the
+gradient is within the columns that the left factor spans and within the rows that the right one
+does. What it is beside both stays with the worker, and is added to its next gradient (error
+feedback). The first gradients are sent whole: they say which columns and rows to begin with.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,42 +25,54 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_LEFT, _RIGHT = 0, 1
+WHOLE_SUMS: Final = 2
+"""The first sums, of whole gradients. PowerSGD's hook in PyTorch begins after as many at least."""
 _SEED: Final = 4099
-"""Makes the first right factors, which all workers have alike."""
+"""Makes the first rows that are looked at, which all workers have alike."""
 
 
 @dataclass(slots=True)
 class _Matrix:
-    """A parameter's gradient as a matrix, what it was short of before, and its two factors.
+    """One parameter's gradient as a matrix of m by n, and its factors of rank r."""
 
-    Of everything there are two, in the order of turns: as it is, for a sum of left factors, and
-    transposed.
-    """
+    gradient: Tensor
+    error: Tensor
+    """What this worker has not told of its gradients, m by n."""
+    left: Tensor
+    """Orthonormal columns, m by r, the same on all workers; `right` is n by r."""
+    right: Tensor
+    columns: Tensor
+    """The gradient times `right`, m by r, as it is sent."""
+    rows: Tensor
+    """The gradient's transpose times `left`, n by r, as it is sent."""
 
-    gradients: tuple[Tensor, Tensor]
-    errors: tuple[Tensor, Tensor]
-    factors: list[Tensor]
-    sent: list[Tensor] = field(default_factory=list)
-    """The places of the factors in what is sent, by turns."""
-
-    def compress(self, turn: int, *, is_new: bool) -> None:
-        """Write this worker's factor, and keep what the product lacks; zeros if it has nothing."""
-        sent, gradient, error = self.sent[turn], self.gradients[turn], self.errors[turn]
-        fixed = self.factors[1 - turn] = _orthonormal(self.factors[1 - turn])
+    def compress(self, *, is_new: bool) -> None:
+        """Write this worker's columns and rows; zeros if it has no gradient."""
         if not is_new:
-            sent.zero_()
+            self.columns.zero_()
+            self.rows.zero_()
             return
-        error.add_(gradient)
-        torch.mm(error, fixed, out=sent)
-        error.addmm_(sent, fixed.T, alpha=-1)
-        # A gradient with infinities is a step that a scaler skips. The next one begins anew.
-        error.nan_to_num_(0.0, 0.0, 0.0)
+        self.error.add_(self.gradient)
+        torch.mm(self.error, self.right, out=self.columns)
+        torch.mm(self.error.T, self.left, out=self.rows)
+        self.error.sub_(self._product())
+        # A gradient with infinities is a step that a scaler skips: the next one begins anew.
+        self.error.nan_to_num_(0.0, 0.0, 0.0)
 
-    def expand(self, turn: int) -> None:
-        """Make the sum of all workers' gradients of the sum of their factors."""
-        torch.mm(self.sent[turn], self.factors[1 - turn].T, out=self.gradients[turn])
-        self.factors[turn] = self.sent[turn].clone()
+    def expand(self) -> None:
+        """Make the sum of all workers' gradients of the sums of their columns and rows."""
+        self.gradient.copy_(self._product())
+        self.left, self.right = _orthonormal(self.columns), _orthonormal(self.rows)
+
+    def look(self) -> None:
+        """Take the factors that fit the sum of all workers' whole gradients."""
+        self.left = _orthonormal(self.gradient @ self.right)
+        self.right = _orthonormal(self.gradient.T @ self.left)
+
+    def _product(self) -> Tensor:
+        """Return the matrix that `columns` and `rows` tell of; what both tell counts once."""
+        rest = self.rows.T - (self.left.T @ self.columns) @ self.right.T
+        return torch.addmm(self.columns @ self.right.T, self.left, rest)
 
 
 class LowRankBucket:
@@ -73,83 +86,98 @@ class LowRankBucket:
     def __init__(
         self, memory: Tensor, shapes: Sequence[torch.Size], offsets: Sequence[int], rank: int
     ) -> None:
-        self._turn = _LEFT
+        self._memory = memory
+        self._num_sums = 0
+        ends = [offset + prod(shape) for shape, offset in zip(shapes, offsets, strict=True)]
+        self._offsets = [*offsets, ends[-1]]
+        sides = {
+            place: (rows, columns)
+            for place, (rows, columns) in enumerate(map(_sides, shapes))
+            if 2 * rank * (rows + columns) < rows * columns
+        }
+        stops = [*ends, len(memory)]
+        lengths = [
+            rank * sum(sides[place]) if place in sides else stop - start
+            for place, (start, stop) in enumerate(zip(self._offsets, stops, strict=True))
+        ]
+        self._starts = [sum(lengths[:place]) for place in range(len(lengths))]
+        self._sent = memory.new_zeros(sum(lengths))
         self._matrices: dict[int, _Matrix] = {}
         """The matrices, by their places in the bucket."""
-        ends = [offset + prod(shape) for shape, offset in zip(shapes, offsets, strict=True)]
-        parts = [memory[start:end] for start, end in zip(offsets, ends, strict=True)]
+        self._whole: list[tuple[Tensor, Tensor]] = []
+        """Parts that always travel whole: in the bucket, and in what is sent."""
         generator = torch.Generator(HOST).manual_seed(_SEED)
-        for place, (shape, part) in enumerate(zip(shapes, parts, strict=True)):
-            rows, columns = _sides(shape)
-            if 2 * rank * (rows + columns) < rows * columns:
-                gradient = part.view(rows, columns)
-                error = torch.zeros_like(gradient)
-                right = torch.randn(columns, rank, generator=generator, device=HOST).to(memory)
-                factors = [memory.new_zeros(rows, rank), right]
-                self._matrices[place] = _Matrix((gradient, gradient.T), (error, error.T), factors)
-        self._sent: list[Tensor] = []
-        """The memory that is summed, by turns."""
-        self._starts: list[list[int]] = []
-        """The place in it where each parameter begins."""
-        self._whole: list[list[tuple[Tensor, Tensor]]] = []
-        """Parts that travel whole: in the bucket, and in what is summed."""
-        for turn in (_LEFT, _RIGHT):
-            self._lay_out(turn, [*parts, memory[ends[-1] :]])
+        places = self._sent.split(lengths)
+        for place, (start, stop) in enumerate(zip(self._offsets, stops, strict=True)):
+            part = memory[start:stop]
+            if place not in sides:
+                self._whole.append((part, places[place]))
+                continue
+            rows, columns = sides[place]
+            gradient = part.view(rows, columns)
+            first = torch.randn(columns, rank, generator=generator, device=HOST).to(memory)
+            of_columns, of_rows = places[place].split([rank * rows, rank * columns])
+            self._matrices[place] = _Matrix(
+                gradient,
+                torch.zeros_like(gradient),
+                memory.new_zeros(rows, rank),
+                _orthonormal(first),
+                of_columns.view(rows, rank),
+                of_rows.view(columns, rank),
+            )
 
-    def _lay_out(self, turn: int, parts: Sequence[Tensor]) -> None:
-        factors = {place: each.factors[turn] for place, each in self._matrices.items()}
-        lengths = [factors.get(place, part).numel() for place, part in enumerate(parts)]
-        sent = parts[0].new_zeros(sum(lengths))
-        places = sent.split(lengths)
-        for number, matrix in self._matrices.items():
-            matrix.sent.append(places[number].view(matrix.factors[turn].shape))
-        self._sent.append(sent)
-        self._starts.append([sum(lengths[:place]) for place in range(len(parts))])
-        whole = [place for place in range(len(parts)) if place not in self._matrices]
-        self._whole.append([(parts[place], places[place]) for place in whole])
+    @property
+    def _is_whole(self) -> bool:
+        return self._num_sums < WHOLE_SUMS
 
     @property
     def sent(self) -> Tensor:
-        """The memory that is summed in this step, after `compress`."""
-        return self._sent[self._turn]
+        """The memory that is summed next, after `compress`."""
+        return self._memory if self._is_whole else self._sent
 
     @property
-    def starts(self) -> list[int]:
+    def starts(self) -> Sequence[int]:
         """The places in `sent` where parameters begin, and at last the end of them."""
-        return self._starts[self._turn]
+        return self._offsets if self._is_whole else self._starts
 
     def compress(self, new: Collection[int]) -> None:
         """Write what is to be summed; `new` are the places of parameters that have a gradient."""
+        if self._is_whole:
+            return
         for place, matrix in self._matrices.items():
-            matrix.compress(self._turn, is_new=place in new)
-        for part, place_in_sent in self._whole[self._turn]:
+            matrix.compress(is_new=place in new)
+        for part, place_in_sent in self._whole:
             place_in_sent.copy_(part)
 
     def expand(self) -> None:
         """Write what the sum says into the bucket's memory."""
         for matrix in self._matrices.values():
-            matrix.expand(self._turn)
-        for part, place_in_sent in self._whole[self._turn]:
-            part.copy_(place_in_sent)
-        self._turn = 1 - self._turn
+            if self._is_whole:
+                matrix.look()
+            else:
+                matrix.expand()
+        if not self._is_whole:
+            for part, place_in_sent in self._whole:
+                part.copy_(place_in_sent)
+        self._num_sums += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next steps depend on: this worker's errors, and all workers' factors."""
         matrices = self._matrices.values()
         return {
-            "turn": self._turn,
-            "errors": [each.errors[_LEFT].clone() for each in matrices],
-            "factors": [[factor.clone() for factor in each.factors] for each in matrices],
+            "num_sums": self._num_sums,
+            "errors": [each.error.clone() for each in matrices],
+            "factors": [(each.left.clone(), each.right.clone()) for each in matrices],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        self._turn = state["turn"]
+        self._num_sums = state["num_sums"]
         found = zip(self._matrices.values(), state["errors"], state["factors"], strict=True)
-        for matrix, error, factors in found:
-            matrix.errors[_LEFT].copy_(error)
-            for own, given in zip(matrix.factors, factors, strict=True):
-                own.copy_(given)
+        for matrix, error, (left, right) in found:
+            matrix.error.copy_(error)
+            matrix.left.copy_(left)
+            matrix.right.copy_(right)
 
 
 def _sides(shape: torch.Size) -> tuple[int, int]:
@@ -160,4 +188,4 @@ def _sides(shape: torch.Size) -> tuple[int, int]:
 def _orthonormal(factor: Tensor) -> Tensor:
     """Return columns of length 1, at right angles, that span what those of `factor` do."""
     wide = factor.to(torch.promote_types(factor.dtype, torch.float32))
-    return torch.linalg.qr(wide.nan_to_num(0.0, 0.0, 0.0)).Q.to(factor.dtype)
+    return torch.linalg.qr(wide.nan_to_num(0.0, 0.0, 0.0)).Q.to(factor.dtype).contiguous()
