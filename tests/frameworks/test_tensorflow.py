@@ -227,6 +227,7 @@ with shoal.connect() as comm:
     rows = slice(comm.rank, None, comm.world_size)
 
     def fit(*callbacks):
+        keras.utils.set_random_seed(1)
         made = model()
         optimizer = distributed_optimizer(keras.optimizers.SGD(0.1), comm)
         made.compile(optimizer, LOSS, metrics=["accuracy"], jit_compile=False)
