@@ -67,10 +67,12 @@ def broadcast_buffers(model: nn.Module, communicator: Communicator, source: int)
 def _in_messages(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Yield `tensors` in the order they come, as many together as make a message."""
     together: list[Tensor] = []
+    size = 0
     for tensor in tensors:
         together.append(tensor)
-        if sum(each.nbytes for each in together) >= _MESSAGE_BYTES:
+        size += tensor.nbytes
+        if size >= _MESSAGE_BYTES:
             yield together
-            together = []
+            together, size = [], 0
     if together:
         yield together
