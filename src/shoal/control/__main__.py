@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STDIN = 0
 _CLOSE_S = 5.0
 _SHOW_S = 30.0
-"""How long the address of the page is tried: the job that was there before may be ending yet."""
+"""How long the address of the page is tried: an earlier job there may still be ending."""
 _AGAIN_S = 0.5
 
 
@@ -39,7 +39,7 @@ def main() -> int:
     with os.fdopen(_STDIN, "rb", buffering=0, closefd=False) as stdin:
         line = stdin.readline()
     if not line:
-        return 0  # the parent has ended before it said anything
+        return 0  # the parent has ended before it gave orders
     orders = decode_json(line, Orders, "These are no orders for a control plane")
     try:
         service = _service(orders)
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _service(orders: Orders) -> ControlService:
-    """Return the service that is ordered."""
+    """Return the service that `orders` ask for."""
     key, terms = JobKey(orders.job_key), orders.terms
     handler: MessageHandler
 
@@ -93,7 +93,7 @@ def _service(orders: Orders) -> ControlService:
 
 
 def _show(service: ControlService, address: WatchAddress) -> None:
-    """Show the job at an address, as soon as that can be had: no training ends for want of it."""
+    """Show the job at an address, as soon as it can be bound: no training ends if it cannot."""
     from shoal.watch import PageServer
 
     end = time.monotonic() + _SHOW_S
@@ -115,7 +115,7 @@ def _say(sentence: str) -> None:
 
 
 def _shown_at(page: PageServer) -> str:
-    """Return where the job is shown, in words, and who else can see it there."""
+    """Return a sentence about where the job is shown, and who else can see it there."""
     if page.address.is_loopback:
         return f"this job is shown at {page.url}"
     return (
@@ -137,4 +137,4 @@ def _announce(announcement: Announcement) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # nothing is left to do, whatever still waits
+    os._exit(main())  # nothing is left to do, whichever threads still wait

@@ -1,7 +1,7 @@
-"""Who stands by for the control plane: asked, ready, or lost, and asked again.
+"""The worker that stands by for the control plane: asked, ready, or lost, and asked again.
 
-Owns the choice of one worker at a time, on another host if there is one. Knows no message's way and
-no clock.
+Owns the choice of one worker at a time, on another host if there is one. Knows no connection and no
+clock.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Appointment:
-    """The one that stands by for rank `keeper`, whose control plane runs on host `host`."""
+    """The standby of rank `keeper`, whose control plane runs on host `host`."""
 
     def __init__(self, keeper: int, host: int) -> None:
         self.keeper, self._host = keeper, host
         self._asked: int | None = None
         self._unfit: set[int] = set()
         self.endpoint = ""
-        """The address at which somebody stands by; nothing as long as nobody does."""
+        """The address at which a control plane stands by; empty as long as none does."""
 
     def ask(self, view: View, living: Collection[int]) -> int | None:
-        """Return the worker that is to stand by, if nobody does or has been asked."""
+        """Return the worker to ask to stand by, if none does or has been asked."""
         if self.endpoint or self._asked is not None:
             return None
         willing = set(living) - self._unfit
@@ -35,7 +35,7 @@ class Appointment:
         return self._asked
 
     def stands(self, rank: int, endpoint: str) -> bool:
-        """Take note of what the one that was asked says; return whether it stands by."""
+        """Take note of the asked worker's answer; return whether it stands by."""
         if rank != self._asked:
             return False
         self._asked, self.endpoint = None, endpoint
@@ -50,6 +50,6 @@ class Appointment:
             self._asked = None
 
     def lost(self, endpoint: str) -> None:
-        """Take note that nobody stands by at `endpoint` any more."""
+        """Take note that no control plane stands by at `endpoint` any more."""
         if endpoint == self.endpoint:
             self.endpoint = ""

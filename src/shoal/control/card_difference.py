@@ -1,4 +1,4 @@
-"""How job cards differ: what must be equal on all workers, and one sentence for each way it is not.
+"""How job cards differ: the entries that must be equal, and a sentence for each difference.
 
 Owns the order in which differences are looked for and their wording. Knows no store and no key.
 Every sentence names the workers, both values and what to do.

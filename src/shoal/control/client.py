@@ -1,8 +1,8 @@
 """The control plane as a worker sees it: join, ask for groups, leave, report, hear of losses.
 
-Owns what one worker says to it: questions, asked by whoever has one, and what the watcher hears.
-Knows neither how groups are formed nor what they are used for. No wait here is longer than the
-deadline given to the constructor.
+Owns one worker's messages to it: questions, asked by any thread, and the watcher's. Knows neither
+how groups are formed nor what they are used for. No wait here is longer than the deadline given to
+the constructor.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _MAX_REASON = 1500
 
 
 class Services(Protocol):
-    """The control planes that run beside a worker. Nobody waits for them to start."""
+    """The control planes that run beside a worker. No thread waits for them to start."""
 
     def stand_by(self, order: StandBy, control: ControlClient) -> None:
-        """Start one that stands by, and say by `control.stand_by` where it is."""
+        """Start a standby, and report its address by `control.stand_by`."""
         ...
 
     def start_again(self) -> None:
-        """Start those that have ended again, to stand by where they were."""
+        """Restart the control planes that have ended, to stand by where they were."""
         ...
 
 
@@ -70,12 +70,12 @@ class ControlClient:
 
     `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
     nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
-    `WorkerLost`. In a job that goes on without those that are lost, `member` hears of them instead,
-    and `services` starts the control planes that this worker is to start.
-    If that is a newcomer, `rank` is what it was told to be; None: any that is free.
+    `WorkerLost`. In a job that goes on without lost workers, `member` hears of them instead, and
+    `services` starts the control planes that this worker has to start.
+    For a newcomer, `rank` is the rank that it was given; None: any free one.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
-    worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. After a wait
+    worker's own, `DeadlineExceeded` if no service answers within `deadline_s` seconds. After a wait
     that ended at its deadline, only `dump`, `report_failure` and `close` are of use.
     """
 
@@ -100,13 +100,13 @@ class ControlClient:
         self._failure: WorkerLost | None = None
         self._is_closed = False
         self._joined: dict[str, Join] = {}
-        """The sessions that this worker takes part in, to be joined anew at a successor."""
+        """The sessions that this worker takes part in, to join anew at a successor."""
         self.after_move: Callable[[], None] | None = None
-        """What is to be done, in a thread, once the control plane is served elsewhere."""
+        """Called, in a thread, once the control plane is served elsewhere."""
         self._whereabouts = Whereabouts(endpoint)
         self._watcher = Watcher(self._whereabouts, key, rank, deadline_s, self, member)
         self.rank = self._watcher.rank
-        """This worker's."""
+        """This worker's rank."""
         self.size = self._watcher.size
         """The number of workers with which the job began, as a newcomer hears it."""
         self._questions = Questions(
@@ -116,7 +116,7 @@ class ControlClient:
         self.facts = ControlFacts(
             self._whereabouts, key, deadline_s, self.check, keeps_facts=goes_on
         )
-        """What workers publish for each other."""
+        """The facts that workers publish for each other."""
         self._watcher.start()
 
     @property
@@ -126,7 +126,7 @@ class ControlClient:
 
     @property
     def standby(self) -> str:
-        """The address of the control plane that stands by; nothing as long as none does."""
+        """The address of the control plane that stands by; empty if none does."""
         return self._watcher.standby
 
     def check(self) -> None:
@@ -164,7 +164,7 @@ class ControlClient:
         self._joined.pop(session, None)
 
     def dump(self) -> Dump:
-        """Return what the control plane knows; works also after a loss."""
+        """Return the control plane's state; works also after a loss."""
         return self._dump(self._deadline_s)
 
     def show(self, deadline_s: float | None = None) -> bytes:
@@ -174,7 +174,7 @@ class ControlClient:
         return self._questions.look(ShowRequest(time.time()), Shown, late, deadline_s).snapshot
 
     def generator_counters(self, session: str, interval: int = 1) -> dict[str, float]:
-        """Return what the generator of `session` has counted so far, by name; {} if unknown.
+        """Return the counters of the generator of `session`, by name; {} if unknown.
 
         Staleness is in steps, of which a worker makes `interval` for each request.
         """
@@ -188,7 +188,7 @@ class ControlClient:
     def requests_by_rank(self, session: str) -> dict[int, int]:
         """Return how often each worker has asked the generator of `session`; {} if unknown.
 
-        Those that left are among them.
+        Workers that left are included.
         """
         for run in self.dump().sessions:
             if run.session == session:
@@ -197,7 +197,7 @@ class ControlClient:
         return {}
 
     def apply(self, host: int) -> None:
-        """Ask to become a member, on machine `host`; the `member` given hears of the answer."""
+        """Ask to become a member, on machine `host`; the `member` given hears the answer."""
         self._watcher.post(Apply(self.rank, host), self._deadline_s)
 
     def refresh(self, reason: str) -> None:
@@ -205,7 +205,7 @@ class ControlClient:
         self._watcher.post(Refresh(self.rank, reason), 0.0)
 
     def prepared(self, number: int, error: ShoalError | None = None) -> None:
-        """Say that preparation `number` is done here, or what it has failed with."""
+        """Say that preparation `number` is done here, or has failed with `error`."""
         reason, code = ("", 0) if error is None else (str(error)[:_MAX_REASON], error.exit_code)
         self._watcher.post(Prepared(self.rank, number, reason, code), self._deadline_s)
 
@@ -214,7 +214,7 @@ class ControlClient:
 
         `epoch` is that of the view in which the culprit has failed.
 
-        May be called from any thread. Never raises: the reason it is called for matters more.
+        May be called from any thread. Never raises: the failure that it reports matters more.
         Returns whether the control plane has confirmed, which inside `on_lost` it cannot have yet.
         """
         message = Failed(self.rank, culprit, reason[:_MAX_REASON], epoch)
@@ -273,24 +273,24 @@ class ControlClient:
         )
 
     def note_progress(self) -> None:
-        """Let the next heartbeat say that this worker has got on: it is not stuck."""
+        """Let the next heartbeat say that this worker has made progress: it is not stuck."""
         self._watcher.progress += 1
 
     def tell_blocked(self, blocked_ms: Callable[[], int | None]) -> None:
-        """Let heartbeats say for how long this worker's training has been blocked by then."""
+        """Let heartbeats say how long this worker's training has been blocked by then."""
         self._watcher.blocked_ms = blocked_ms
 
     def tell_sample(self, sample: WorkerSample) -> bool:
-        """Let whoever looks at the job see how this worker's training goes; wait for nothing.
+        """Show viewers of the job how this worker's training goes; wait for nothing.
 
-        Return whether there was room for it.
+        Return whether there was room for the sample.
         """
         return self._watcher.tell(Sampled(self.rank, sample))
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Return what holds the job up, as its page says it; nothing where that is not known.
+        """Return what holds the job up, as its page says it; empty if that is not known.
 
-        The control plane is asked, and nobody waits long for its answer.
+        The control plane is asked, with a short wait for its answer.
         """
         try:
             shown = decode_json(self.show(_CLOSING_S), Snapshot, "The control plane shows no job")
@@ -299,7 +299,7 @@ class ControlClient:
         return tuple(each for each in shown.verdicts if each.kind != "nothing")
 
     def stuck_workers(self, seconds: float) -> list[int]:
-        """Return the workers that are alive and have not got on for `seconds`."""
+        """Return the workers that are alive and have made no progress for `seconds`."""
         return [
             worker.rank
             for worker in self.dump().workers
@@ -309,13 +309,13 @@ class ControlClient:
     def await_leaver(self, seconds: float) -> int | None:
         """Return the first worker that has left in the middle of a training, None if none has.
 
-        Waits so long to hear of one.
+        Waits up to `seconds` to hear of one.
         """
         self._somebody_left.wait(seconds)
         return self._leavers[0] if self._leavers else None
 
     def stand_by(self, endpoint: str) -> None:
-        """Say where a control plane stands by beside this worker; nothing if it cannot."""
+        """Report where a control plane stands by beside this worker; "" if none can."""
         self._watcher.post(Standing(self.rank, endpoint), min(self._deadline_s, _CLOSING_S))
 
     def on_stand_by(self, order: StandBy) -> None:
@@ -326,12 +326,12 @@ class ControlClient:
             self._services.stand_by(order, self)
 
     def on_none_left(self) -> None:
-        """Have the control planes started again that have ended beside this worker."""
+        """Have the control planes beside this worker that have ended restarted."""
         if self._services is not None:
             self._services.start_again()
 
     def on_moved(self, then: Callable[[], None]) -> None:
-        """Tell a successor of the control plane what this worker has told the one before it."""
+        """Repeat this worker's statements to the control plane's successor."""
 
         def tell() -> None:
             if self.facts.catch_up():
@@ -348,7 +348,7 @@ class ControlClient:
         self._somebody_left.set()
 
     def on_lost(self, lost: WorkerLost) -> None:
-        """Take note that a worker, or the control plane, is lost, and this one cannot go on."""
+        """Take note that a worker, or the control plane, is lost, so that this one cannot go on."""
         is_elastic = self._member is not None and not self._member.is_fixed
         if is_elastic and lost.rank == self.rank:
             message = (

@@ -1,6 +1,6 @@
 """One worker's end of the wire: a DEALER that notices a wrong job key and a vanished service.
 
-Owns the socket, its monitor and what their events mean. Knows no message in particular. A closed
+Owns the socket, its monitor and the meaning of its events. Knows no message in particular. A closed
 connection is final: the service's state is gone with it, so reconnecting would only hide the loss.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _KEEP_ALIVE_MS = 30_000
 _REFUSALS: Final = 4
 """The number of failed handshakes in a row, a few tenths of a second, that mean another job key: a
-service that ends meanwhile makes one, and is gone then."""
+service that ends meanwhile causes one, and is gone then."""
 _GONE_S: Final = 2.0
 """The seconds without a service after a failed handshake that mean that the service has ended."""
 _EVENTS = (
@@ -42,7 +42,7 @@ class ServiceGone(WorkerLost):
 
 
 class ServiceSilent(ServiceGone):
-    """The service that a connection leads to answers no more, and may yet come to itself."""
+    """The service that a connection leads to does not answer any more, and may yet recover."""
 
 
 class Connection:
@@ -73,12 +73,12 @@ class Connection:
 
     @property
     def is_refused(self) -> bool:
-        """Whether nobody listens there, as far as is known, and the service never let it in."""
+        """Whether no service listens there, as far as is known, and none has ever let it in."""
         return self._was_refused and not self._is_established
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
-        """What `receive` looks at."""
+        """The sockets that `receive` polls."""
         return self._socket, self._events
 
     def send(self, message: Request) -> None:
@@ -89,7 +89,7 @@ class Connection:
         """Return the next reply, or None after `timeout_s` or when another socket is readable.
 
         Raises `MismatchError` if the service does not accept the job key, `ServiceGone` if the
-        connection was closed, `ProtocolError` if what came is no reply.
+        connection was closed, `ProtocolError` if a message is no reply.
         """
         ready = {}
         if self._failure is None:
@@ -97,7 +97,7 @@ class Connection:
                 timeout_s = min(timeout_s, _GONE_S)
             ready = dict(self.poller.poll(max(0, round(timeout_s * 1000))))
             self._failure = self._read_events()
-        # What arrived before the connection closed comes first: it may say why.
+        # Messages that arrived before the connection closed come first: they may say why.
         if self._socket in ready or (self._failure and self._socket.poll(0)):
             return self._decode(self._socket.recv(zmq.NOBLOCK))
         if self._failure:
@@ -105,7 +105,7 @@ class Connection:
         return None
 
     def watch(self, other: Connection | None) -> None:
-        """Let `receive` return, too, when something is to be received by `other`; None: no more."""
+        """Let `receive` also return when `other` has a message to receive; None: no more."""
         if self._other is not None:
             for socket in self._other.sockets:
                 self.poller.unregister(socket)
@@ -115,12 +115,12 @@ class Connection:
                 self.poller.register(socket, zmq.POLLIN)
 
     def hang_up(self) -> None:
-        """Connect no more: what is left to send is dropped, and reaches no new service."""
+        """Stop connecting: unsent messages are dropped, and reach no new service."""
         with suppress(zmq.ZMQError):  # it is not connected any more
             self._socket.disconnect(self._endpoint)
 
     def close(self, linger_s: float) -> None:
-        """Close, giving what was sent `linger_s` to leave."""
+        """Close, giving sent messages `linger_s` to leave."""
         self._socket.disable_monitor()
         self._events.close(0)
         self._socket.close(round(linger_s * 1000))
@@ -131,7 +131,7 @@ class Connection:
         return decoded(decode_reply, payload, fault, advice, ProtocolError)
 
     def _read_events(self) -> MismatchError | ServiceGone | None:
-        """Return what the socket's events say has gone wrong, if anything."""
+        """Return the error that the socket's events tell of, if any."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -1,6 +1,6 @@
 """Small facts that workers publish for each other, as the control plane keeps them.
 
-Owns the values and their limit. Knows neither what they mean nor who asks.
+Owns the values and their limit. Knows neither their meaning nor the workers that ask.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from shoal.control.messages import (
 from shoal.control.refusal import Refusal
 
 MAX_BYTES: Final = 1 << 30
-"""How many bytes of names and values may be kept; more are a leak in the caller."""
+"""The most bytes of names and values that are kept; more are a leak in the caller."""
 
 
 class FactTable:
-    """What has been published in one job."""
+    """The facts that have been published in one job."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._num_bytes = 0
 
     def act(self, message: FactRequest) -> Reply:
-        """Do what `message` asks; raise `Refusal` if there is no room."""
+        """Carry out `message`; raise `Refusal` if there is no room."""
         match message:
             case SetFact(name, value):
                 self._set(name, value)
@@ -39,7 +39,7 @@ class FactTable:
                 return Facts(tuple(self._values.get(name) for name in names))
 
     def _set(self, name: str, value: bytes | None) -> None:
-        """Keep `value` in place of what is there; None keeps nothing."""
+        """Keep `value` in place of an earlier one; None removes it."""
         before = self._values.get(name)
         freed = 0 if before is None else len(name) + len(before)
         taken = 0 if value is None else len(name) + len(value)

@@ -1,7 +1,7 @@
 """Facts as a worker publishes and reads them: over the control plane, never longer than a deadline.
 
 Asks over a connection of its own: questions about groups may hold theirs for as long as a group
-takes to form. Ends its waits as soon as somebody is known to be lost.
+takes to form. Ends its waits as soon as a worker is known to be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_PAUSE_S: Final = 0.1
 
 
 class NothingPublished(DeadlineExceeded, TimeoutError):
-    """Somebody did not publish in time what others wait for."""
+    """A worker did not publish in time a fact that others wait for."""
 
 
 class ControlFacts:
@@ -34,8 +34,8 @@ class ControlFacts:
 
     `check` raises when waiting is in vain. All methods may be called from any thread; they raise
     `WorkerLost` as soon as a worker is known to be lost, and `DeadlineExceeded` if the control
-    plane does not answer within `deadline_s` seconds. A job that goes on (`keeps_facts`) finds what
-    this worker has published at a successor as well.
+    plane does not answer within `deadline_s` seconds. In a job that goes on (`keeps_facts`), this
+    worker's facts are published at a successor as well.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ControlFacts:
         return [value is not None for value in self._read(facts)]
 
     def set(self, name: str, value: bytes | None) -> None:
-        """Publish `value` under `name`; None takes back what was there."""
+        """Publish `value` under `name`; None takes an earlier value back."""
         if self._keeps_facts and value is not None:
             self._published[name] = value
         else:
@@ -73,19 +73,19 @@ class ControlFacts:
         self._questions.ask(SetFact(name, value), Done, self._late)
 
     def get(self, name: str) -> bytes:
-        """Return what is under `name`; raises `NothingPublished` if nothing is within the deadline.
+        """Return the value under `name`; raise `NothingPublished` if there is none in time.
 
-        What was there before need not be there still: the control plane may have moved.
+        An earlier value need not be there still: the control plane may have moved.
         """
         (value,) = self._await([name], self._deadline_s)
         return value
 
     def read(self, names: Sequence[str]) -> tuple[bytes | None, ...]:
-        """Return what is under each of `names`, all at the same moment; None where nothing is."""
+        """Return the values under `names`, all at the same moment; None where there is none."""
         return self._read(names)
 
     def wait(self, names: list[str], timeout: timedelta) -> None:
-        """Return once something is under all `names`. Raises `NothingPublished` if that is late."""
+        """Return once all `names` have values. Raises `NothingPublished` if that takes too long."""
         self._await(names, timeout.total_seconds())
 
     def _await(self, names: list[str], seconds: float) -> tuple[bytes, ...]:
@@ -105,9 +105,9 @@ class ControlFacts:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def catch_up(self) -> bool:
-        """Publish at a successor of the control plane what this worker has published.
+        """Publish this worker's facts at a successor of the control plane.
 
-        Return whether it is there now.
+        Return whether they are there now.
         """
         return self._questions.catch_up()
 

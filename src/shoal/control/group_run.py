@@ -1,8 +1,8 @@
 """One training run inside a job: its group generator and the requests that wait for it.
 
-Owns which connection asked for which rank, and turns the generator's assignments into answers.
+Owns which connection stands for which rank, and turns the generator's assignments into answers.
 Knows no socket, no clock and no other run. The rules for forming groups are the generator's
-(docs/papers.md, 3.4); this file only brings questions and answers together.
+(docs/papers.md, 3.4); this file only matches questions with answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shoal.groups import Assignment
 
 Answer: TypeAlias = tuple[bytes, Reply]
-"""A connection's identity and what to send there."""
+"""A connection's identity and the reply to send there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class GroupRun:
         self._generator = GroupGenerator(first.config, random.Random(first.seed))
         self._joined: dict[int, bytes] = {}
         self._left: dict[int, bytes] = {}
-        """The connection of each rank that was in before."""
+        """The connection of each rank that was in and has left."""
         self._pending: dict[int, _Pending] = {}
         self._compared = ComparedRequests()
         self.epoch = 0
@@ -94,7 +94,7 @@ class GroupRun:
         return self._answers(self._generator.part(rank, others, now_ns))
 
     def leave(self, identity: bytes, rank: int, now_ns: int) -> list[Answer]:
-        """Let a worker out; return the answers this makes possible to others."""
+        """Let a worker out; return the answers to others that this makes possible."""
         self._check(identity, rank)
         self._compared.finish(rank, self._asked())
         return self._remove([rank], now_ns)
@@ -145,7 +145,7 @@ class GroupRun:
         )
 
     def compared_requests(self) -> dict[int, int]:
-        """Return how often workers have asked for a group in an interval that is the same for all.
+        """Return how often each worker has asked for a group, in the same interval for all.
 
         See `ComparedRequests`.
         """
@@ -165,7 +165,7 @@ class GroupRun:
     def _answers(self, assignments: Iterable[Assignment]) -> list[Answer]:
         answers: list[Answer] = []
         for made in assignments:
-            # One reply object serves all members it is the same for, so it is encoded once.
+            # One reply object serves all members with the same answer, so it is encoded once.
             name, reason = self._rules.session, made.reason.value
             last = Assigned(name, made.group_id, made.members, reason, False, self.epoch)
             more = Assigned(name, made.group_id, made.members, reason, True, self.epoch)

@@ -1,8 +1,8 @@
-"""What the control plane does with each message: state and a message in, replies out.
+"""The control plane's handling of each message: state and a message in, replies out.
 
 Owns the sessions, the workers' liveness and the counters. Knows no socket and no clock: the service
-brings bytes, identities and the time, and sends what it is told. Malformed or misplaced messages
-are counted and answered, never raised. docs/papers.md, 3.4 (group generator as a service).
+brings bytes, identities and the time, and sends the replies. Malformed or misplaced messages are
+counted and answered, never raised. docs/papers.md, 3.4 (group generator as a service).
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ _ABSENT: Final = (
 )
 
 PATIENCE_NS: Final = 60 * NANOSECONDS_PER_SECOND
-"""How long members may prepare to go on with newcomers, while what they do goes on."""
+"""How long members may prepare to go on with newcomers, while training goes on."""
 
 
 class ControlHandler(MessageHandler):
-    """The control plane of one job, without its sockets; `membership` says who takes part.
+    """The control plane of one job, without its sockets; `membership` knows the members.
 
-    `terms` are those of the job, and `keeper` the rank beside which it runs. What has stood by
-    brings what it knows of the workers (`liveness`, `picture`), and the number of the last
+    `terms` are those of the job, and `keeper` the rank beside which it runs. A former standby
+    brings its knowledge of the workers (`liveness`, `picture`), and the number of the last
     preparation.
     """
 
@@ -119,8 +119,8 @@ class ControlHandler(MessageHandler):
         self._lost: Lost | None = None
         """Why the job is over."""
         self._outside: dict[bytes, Lost] = {}
-        """Why workers take part no more that were lost, by their connections: a process that starts
-        anew may come in as the rank of one of them."""
+        """Why lost workers do not take part any more, by their connections: a new process may come
+        in as the rank of one of them."""
         self._told: set[bytes] = set()
         self._moved: set[bytes] = set()
         """The connections of workers that have gone over to another control plane."""
@@ -158,7 +158,7 @@ class ControlHandler(MessageHandler):
         return self._tell(Lost(rank, reason), self._liveness.alive())
 
     def dump(self, now_ns: int) -> Dump:
-        """Return everything there is to know."""
+        """Return the control plane's whole state."""
         return Dump(
             view=self._membership.view,
             up_ms=(now_ns - self._started_ns) // NANOSECONDS_PER_MILLISECOND,
@@ -171,7 +171,7 @@ class ControlHandler(MessageHandler):
         )
 
     def show(self, now_ns: int, date_s: float) -> Callable[[], bytes]:
-        """Return what makes a `Snapshot` of the job, in JSON, in any thread."""
+        """Return a function for any thread that makes a `Snapshot` of the job, in JSON."""
         view = self._membership.view
         requests: dict[int, int] = {}
         for run in self._runs.values():
@@ -203,9 +203,9 @@ class ControlHandler(MessageHandler):
         return self._act_for_worker(identity, message, now_ns)
 
     def _on_sampled(self, identity: bytes, message: Sampled, now_ns: int) -> None:
-        """Take in a sample of whoever is watched over this connection; nobody waits for an answer.
+        """Take in a sample of the worker that is watched over this connection; it gets no answer.
 
-        So it is never refused, either: a refusal would be taken for the answer to something else.
+        So a sample is never refused, either: a refusal would be taken for another message's answer.
         """
         if self._liveness.rank_of(identity) == message.rank:
             self._picture.take(message.rank, message.sample, ns_to_seconds(now_ns))
@@ -254,7 +254,7 @@ class ControlHandler(MessageHandler):
                 return [(identity, Done()), *answers]
 
     def _note(self, kind: str, text: str, now_ns: int) -> None:
-        """Let whoever looks at the job see what has happened."""
+        """Show viewers of the job what has happened."""
         self._picture.note(kind, text, ns_to_seconds(now_ns))
 
     def _run(self, name: str) -> GroupRun:
@@ -358,11 +358,11 @@ class ControlHandler(MessageHandler):
             return [*self._lose(lost, now_ns, has_ended=True), (identity, Done())]
         self._check_rank(message.culprit)
         if self._lost is not None:
-            # Workers that stop because of a loss break connections to workers that are well.
+            # Workers that stop because of a loss break their connections to healthy workers.
             return [(identity, Done())]
         is_old = message.epoch < self._membership.view.epoch
         if not self.is_fixed and (is_old or message.culprit not in self._membership):
-            return [(identity, Done())]  # that one is gone, and another process may be this rank
+            return [(identity, Done())]  # the culprit is gone; another process may have its rank
         sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
         lost = Lost(message.culprit, sentence)
         return [*self._lose(lost, now_ns, has_ended=False), (identity, Done())]
@@ -383,9 +383,9 @@ class ControlHandler(MessageHandler):
             raise Refusal(RefusalKind.NOT_JOINED, sentence)
 
     def _lose(self, lost: Lost, now_ns: int, *, has_ended: bool) -> list[Answer]:
-        """Mark a worker as lost, once; see what becomes of the job without it.
+        """Mark a worker as lost, once; return what follows for the job.
 
-        Whether its process `has_ended` may be known later than that it is lost.
+        That its process `has_ended` may become known later than that it is lost.
         """
         if lost.rank is None:
             return []
@@ -401,7 +401,7 @@ class ControlHandler(MessageHandler):
         return self._heed(events, now_ns)
 
     def _heed(self, events: Iterable[Event], now_ns: int) -> list[Answer]:
-        """Act on what has become of the membership; let newcomers in when it rests."""
+        """Act on events of the membership; let newcomers in when no change is under way."""
         answers: list[Answer] = []
         for event in events:
             match event:
@@ -424,7 +424,7 @@ class ControlHandler(MessageHandler):
         return answers
 
     def _end(self, lost: Lost) -> list[Answer]:
-        """Tell the workers that are watched, and those that wait, that the job cannot go on."""
+        """Tell all live workers, and those that wait for a group, that the job cannot go on."""
         self._lost = self._lost or lost
         answers = self._tell(lost, self._liveness.alive())
         for run in self._runs.values():
@@ -434,7 +434,7 @@ class ControlHandler(MessageHandler):
     def take_over(
         self, absent: Iterable[int], events: Iterable[Event], now_ns: int
     ) -> list[Answer]:
-        """Begin in place of a control plane that is lost, without those that are `absent`."""
+        """Begin in place of a control plane that is lost, without the ranks `absent`."""
         text = f"The control plane has moved to the machine of rank {self._appointment.keeper}."
         self._note("moved", text, now_ns)
         for rank in absent:
@@ -459,14 +459,14 @@ class ControlHandler(MessageHandler):
         return [(identity, Lost(rank, _ABSENT))]
 
     def _leave_outside(self, reason: str) -> list[Answer]:
-        """Tell each worker that is left that it is out, for others may go on without it."""
+        """Tell each live worker that it is out, for others may go on without it."""
         self._lost = Lost(None, reason)
         there = self._liveness.alive()
         self._told.update(there)
         return [(each, Lost(self._liveness.rank_of(each), reason)) for each in there]
 
     def _appoint(self) -> list[Answer]:
-        """Ask somebody to stand by, once all are there."""
+        """Ask a worker to stand by, once all are there."""
         if self.is_fixed or self._lost is not None or self._liveness.are_expected:
             return []
         members = self._membership.view.members
@@ -489,7 +489,7 @@ class ControlHandler(MessageHandler):
         return answers
 
     def _successor_for(self, identities: Iterable[bytes]) -> list[Answer]:
-        """Return where somebody stands by, for these connections, if anybody does."""
+        """Return the standby's address, for these connections, if there is one."""
         if not self._appointment.endpoint:
             return []
         successor = Successor(self._appointment.endpoint)

@@ -38,7 +38,7 @@ class CardStore(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """Return what is under `key`."""
+        """Return the value under `key`."""
         ...
 
     def wait(self, keys: list[str], timeout: timedelta) -> object:
@@ -47,7 +47,7 @@ class CardStore(Protocol):
 
 
 class JobCard(msgspec.Struct, frozen=True):
-    """What one worker brings to the job."""
+    """The version, options and model that one worker brings to the job."""
 
     version: str
     """Shoal's version."""
@@ -59,7 +59,7 @@ class JobCard(msgspec.Struct, frozen=True):
     """The strategy's word, or nothing while there is none."""
 
     options: Mapping[str, str] = {}
-    """Options of the strategy and of what carries it, each as text."""
+    """Options of the strategy and of its transport, each as text."""
 
     model_fingerprint: Sequence[str] = ()
     """One line per tensor of the model (name, shape, type), in the model's order."""
@@ -104,7 +104,7 @@ def agree(
 
     `topic` names the occasion and is used once per store. Returns remarks: sentences about
     differences that may matter but need not. Raises `MismatchError`, with the same sentence on
-    every worker, if cards or job keys differ; `DeadlineExceeded` if somebody does not show up
+    every worker, if cards or job keys differ; `DeadlineExceeded` if some worker does not show up
     within `deadline_s` seconds.
     """
     table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
@@ -130,10 +130,11 @@ def fit(
     card: JobCard,
     deadline_s: float,
 ) -> None:
-    """Raise `MismatchError` unless newcomer `rank` brings what those have agreed on who train.
+    """Raise `MismatchError` unless newcomer `rank` brings the card that the members agreed on.
 
-    Any `member` of them can tell, and later this one can. Nobody else hears of it. Raises
-    `DeadlineExceeded` if that one has not come to `topic` within `deadline_s` seconds.
+    It is compared with the card of any `member`, and later newcomers can compare with this one's.
+    No other worker hears of the result. Raises `DeadlineExceeded` if that member has not come to
+    `topic` within `deadline_s` seconds.
     """
     table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
     if (theirs := table.read(str(member))) is None:
@@ -153,13 +154,13 @@ def fit(
 
 
 def _obey(sealed: _Sealed, rank: int, *, is_genuine: bool) -> tuple[str, ...]:
-    """Return the verdict's remarks or raise what it says."""
+    """Return the verdict's remarks, or raise the error that it tells of."""
     try:
         verdict = decode_json(sealed.payload, _Verdict, "No verdict")
     except DataError:
         verdict = _Verdict(_Outcome.MISMATCH, other_key([rank]))
     # A verdict that stops the job needs no genuine code: the same sentence reaches a worker with
-    # another key, and whoever can write the store can stop the job anyway.
+    # another key, and a process that can write to the store can stop the job anyway.
     if verdict.outcome is _Outcome.LATE:
         raise DeadlineExceeded(verdict.sentence)
     if verdict.outcome is _Outcome.MISMATCH:
@@ -185,7 +186,7 @@ class _Table:
         self._store.set(f"{self._prefix}/{name}", msgspec.msgpack.encode(sealed))
 
     def read(self, name: str, grace_s: float = 0.0) -> _Sealed | None:
-        """Return what is under `name`, or None if it is not there `grace_s` after the deadline."""
+        """Return the entry `name`, or None if it is not there `grace_s` after the deadline."""
         place = f"{self._prefix}/{name}"
         remaining = timedelta(seconds=max(0.0, self._end + grace_s - time.monotonic()))
         try:
@@ -198,7 +199,7 @@ class _Table:
             return _FORGED
 
     def is_genuine(self, name: str, sealed: _Sealed) -> bool:
-        """Return whether a holder of the job key has put this here."""
+        """Return whether a holder of the job key has put `sealed` here."""
         return self._key.verifies(self._place(name) + sealed.payload, sealed.code)
 
     def _place(self, name: str) -> bytes:
@@ -206,7 +207,7 @@ class _Table:
 
 
 def _judge(table: _Table, num_ranks: int) -> _Verdict:
-    """Read all cards as rank 0 and say what is to be said about them."""
+    """Read all cards as rank 0 and return the verdict on them."""
     sealed = {rank: table.read(str(rank)) for rank in range(num_ranks)}
     there = {rank: it for rank, it in sealed.items() if it is not None}
     if sentence := _find_difference(table, there):

@@ -32,10 +32,10 @@ class CurvePair:
     """A CURVE key pair, each half 40 bytes of Z85 text as ZeroMQ takes it."""
 
     public: bytes
-    """The half the other side is told."""
+    """The half that the other side knows."""
 
     secret: bytes
-    """The half that proves it."""
+    """The half that proves possession of the pair."""
 
     def __repr__(self) -> str:
         return "CurvePair(<hidden>)"

@@ -1,7 +1,7 @@
 """Rank 0 stays until the last worker has gone: it serves the control plane to all.
 
-Owns that wait. Knows nothing of what the others still do: a worker that gets on may take as long as
-it likes, and one that is lost is known to the control plane within its liveness timeout.
+Owns that wait. Knows nothing of the others' work: a worker that makes progress may take as long as
+it likes, and the control plane knows a lost one within its liveness timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_PAUSE_S = 0.25
 def wait_until_deserted(endpoint: str, key: JobKey, patience_s: float) -> None:
     """Return once no worker at `endpoint` is alive, one was lost, or the service has ended.
 
-    A worker that has not got on for `patience_s` seconds is stuck, and waited for no longer.
+    A worker that has made no progress for `patience_s` seconds is stuck, and not waited for.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     connection = Connection(context, endpoint, key)
@@ -37,7 +37,7 @@ def wait_until_deserted(endpoint: str, key: JobKey, patience_s: float) -> None:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     except ShoalError:
-        return  # it has ended, so nobody can need it
+        return  # it has ended, so no worker can need it
     finally:
         connection.close(0)
         context.term()

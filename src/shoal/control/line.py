@@ -1,7 +1,7 @@
-"""One connection over which a worker is watched, and by which it watches the service.
+"""One connection over which the service watches a worker, and the worker the service.
 
-Owns the heartbeats on it and how long the service has been silent. Knows nothing of what else is
-said, nor which of two services it is.
+Owns the heartbeats on it and how long the service has been silent. Knows neither other messages nor
+which of two services it leads to.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Line:
         self._beat_at = self._looked_at = time.monotonic()
 
     def attend(self, timeout_s: float) -> None:
-        """Begin to send heartbeats: the service loses who is silent for `timeout_s`."""
+        """Begin to send heartbeats: the service loses a worker that is silent for `timeout_s`."""
         self._timeout_s, self._interval_s = timeout_s, timeout_s / HEARTBEATS_PER_TIMEOUT
         self._looked_at = time.monotonic()
         self._beat_at = self._looked_at + self._interval_s
 
     @property
     def wait_s(self) -> float:
-        """How long one may wait before the next heartbeat is due."""
+        """How long the caller may wait before the next heartbeat is due."""
         return min(max(0.0, self._beat_at - time.monotonic()), self._interval_s)
 
     def receive(self, wait_s: float) -> Reply | None:
         """Return the next reply, or None after `wait_s`. Raises `ServiceGone` if it has closed."""
         reply = self.connection.receive(wait_s)
-        # What this process did not run is no silence of the service: it may have been stopped.
+        # Time in which this process did not run is no silence of the service: it may have stopped.
         now = time.monotonic()
         lasted_s = min(now - self._looked_at, self._interval_s)
         self._silent_s = 0.0 if reply else self._silent_s + lasted_s

@@ -1,9 +1,9 @@
 """Who is alive: heartbeats in, losses out.
 
-Owns the state of every worker and who has been told about the first loss. Knows no clock and no
-socket: time is an argument, a connection is an opaque identity. A worker counts as alive from its
-first heartbeat to its goodbye; in between, silence for longer than the timeout, a closed connection
-or a report of failure makes it lost, for good.
+Owns the state of every worker. Knows no clock and no socket: time is an argument, a connection is
+an opaque identity. A worker counts as alive from its first heartbeat to its goodbye; in between,
+silence for longer than the timeout, a closed connection or a report of failure makes it lost, for
+good.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Liveness:
             self._workers[rank] = _Worker(state)
 
     def states(self) -> dict[int, str]:
-        """Return what is known of each worker, in a word."""
+        """Return the state of each worker, in a word."""
         return {rank: worker.state.value for rank, worker in self._workers.items()}
 
     def rank_of(self, identity: bytes) -> int | None:
@@ -107,17 +107,17 @@ class Liveness:
         return rank in self._workers
 
     def identity_of(self, rank: int) -> bytes:
-        """Return the connection over which `rank` is watched; nothing if it never was."""
+        """Return the connection over which `rank` is watched; empty if it never was."""
         worker = self._workers.get(rank)
         return b"" if worker is None else worker.identity
 
     @property
     def are_expected(self) -> bool:
-        """Whether workers are still to come that belong to the job."""
+        """Whether some of the job's workers are still to come."""
         return any(each.state is WorkerState.EXPECTED for each in self._workers.values())
 
     def is_alive(self, rank: int) -> bool:
-        """Return whether `rank` is there, as far as anybody knows."""
+        """Return whether `rank` is alive, as far as is known."""
         worker = self._workers.get(rank)
         return worker is not None and worker.state is WorkerState.ALIVE
 

@@ -1,11 +1,11 @@
-"""This worker as a member: the view it is in, and how one view gives way to the next.
+"""This worker as a member: the view it is in, and the change from one view to the next.
 
-Owns the order of a change on one worker. A proposal *fences*: whatever needs other workers ends, or
-does not begin, and then this worker reports how far it is. A decision is *installed* as soon as
-nothing is under way any more that began in the old view: by the thread that hears of it, or by the
-last one whose act has ended. Until then whoever has something to do with others waits here.
+Owns the order of a change on one worker. A proposal *fences*: operations that need other workers
+end, or do not begin, and then this worker reports how far it is. A decision is *installed* as soon
+as no operation of the old view is under way any more: by the thread that hears of it, or by the
+last one whose operation has ended. Until then threads that need other workers wait here.
 
-Knows neither what is done with others nor over what: whoever does it enters as a `Participant`.
+Knows neither the operations nor their transport: a training enters as a `Participant`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Participant(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it knows that nobody trains any more."""
+        """Whether it knows that no worker trains any more."""
         ...
 
     def report(self) -> int:
-        """Return the round or the sum that it would make next."""
+        """Return the number of its next round or sum."""
         ...
 
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
@@ -55,7 +55,7 @@ class Participant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What is left of a training that is over: its model may go."""
+    """The last report of a training that is over: its model may be freed."""
 
     reported: int
     is_ending: bool = True
@@ -69,7 +69,7 @@ class _Past:
 
 
 class Bookkeeper(Protocol):
-    """What is agreed on in every change beside how far trainings are: a ledger, say."""
+    """Further state that members agree on in every change, such as a ledger."""
 
     def report(self) -> Mapping[str, bytes]:
         """Return notes by names that are the same on all members; nothing changes until then."""
@@ -84,9 +84,9 @@ class Member:
     """The place of this worker among the members of a job, in `view` at first.
 
     `deadline_s` bounds every wait for a view. In a job of fixed size (without `going_on`) there is
-    no other view; in one that goes on nothing is done together in a view with too few members,
-    until others join or the patience is over. A newcomer has nothing to report until it has what
-    whoever goes on in a view gives it.
+    no other view; in one that goes on, members wait in a view with too few of them until others
+    join or the patience is over. A newcomer has nothing to report until it has received the state
+    of a member.
     """
 
     def __init__(
@@ -98,27 +98,27 @@ class Member:
         is_newcomer: bool = False,
     ) -> None:
         self.is_newcomer = is_newcomer
-        """Whether it has come to a job that runs, and lacks what a view goes on from."""
+        """Whether it has come to a running job, and lacks the members' state."""
         self.is_fixed = is_fixed = going_on is None
         """Whether the job ends with the first loss."""
         self.view = view
         """The view that is installed."""
         self.changed = threading.Condition(threading.RLock())
-        """Guards the view, and what participants change as they go from act to act."""
+        """Guards the view, and the state that participants change from act to act."""
         self.is_ready = is_fixed
-        """Whether all have opened what they go on over; until then the job needs all of them."""
+        """Whether all have opened the transport; until then the job needs all of them."""
         self.has_model = is_fixed
-        """Whether it has what others go on from; else it comes into the next view as newcomers do.
+        """Whether it has the members' state; else it comes into the next view as newcomers do.
         Changes only while `changed` is held."""
         self.decision = Decision(view, (), dict.fromkeys(view.members, Report()))
-        """What the view has been decided with."""
+        """The decision that made the view."""
         self._failure: ShoalError | None = None
         self.fence: Callable[[Proposal], None] = _nothing
-        """What ends the operations of the view; called when it is about to change."""
+        """Ends the operations of the view; called when it is about to change."""
         self.unfence: Callable[[Decision], None] = _nothing
-        """What lets operations begin in the next view; called before the participants go on."""
+        """Lets operations begin in the next view; called before the participants go on."""
         self.prepare: Callable[[Preparation], None] = _nothing
-        """What begins to prepare a view with newcomers, beside whatever is done."""
+        """Begins to prepare a view with newcomers, while training goes on."""
         self._deadline_s = deadline_s
         self._going_on = going_on or GoingOn()
         self._short_since: float | None = None
@@ -144,7 +144,7 @@ class Member:
     def position(self) -> Position:
         """How far this worker knows the membership to have come.
 
-        Told while `changed` is held by somebody who waits for a control plane to serve.
+        Also read while a thread that waits for a control plane to serve holds `changed`.
         """
         known, proposal = self._decision or self.decision, self._proposal
         number = 0 if proposal is None else proposal.number
@@ -152,7 +152,7 @@ class Member:
 
     @property
     def way(self) -> int:
-        """The number of the preparation over which this worker goes on, or is about to."""
+        """The number of the preparation whose engine this worker uses, or is about to use."""
         return (self._decision or self.decision).way
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class Member:
 
     def fail(self, error: ShoalError) -> None:
         """Take note that there is no next view, and why. The first reason stands."""
-        self._failure = self._failure or error  # also for whoever holds what is guarded below
+        self._failure = self._failure or error  # also while another thread holds the lock below
         with self.changed:
             self.changed.notify_all()
 
@@ -185,14 +185,14 @@ class Member:
                 participant.install(decision.view_of(training), decision.rounds_of(training))
 
     def keep(self, bookkeeper: Bookkeeper) -> None:
-        """Let `bookkeeper` hear of every decision from now on, and have a say before."""
+        """Let `bookkeeper` hear of every decision from now on, and add to the reports before."""
         with self.changed:
             self._bookkeepers.append(bookkeeper)
 
     def await_first_view(self, rank: int) -> View:
         """Return the first view that this newcomer, `rank`, is a member of.
 
-        Raises what it is refused with, and `DeadlineExceeded`.
+        Raises the error with which it is refused, and `DeadlineExceeded`.
         """
 
         def is_in() -> bool:  # not by the view: that may yet have another process as `rank`
@@ -212,7 +212,7 @@ class Member:
         self.prepare(preparation)
 
     def propose(self, proposal: Proposal) -> Report | None:
-        """Stop what the view does, and return how far this worker is; None if it is a newcomer."""
+        """Stop the view's operations, and return this worker's report; None if it is a newcomer."""
         with self.changed:
             if not self.is_ready:
                 self.fail(_too_early(proposal))
@@ -233,7 +233,7 @@ class Member:
             )
 
     def decide(self, decision: Decision) -> None:
-        """Go on in the view that is decided, once nothing of the old one is under way."""
+        """Go on in the view that is decided, once no operation of the old one is under way."""
         with self.changed:
             self._decision = decision
             for bookkeeper in self._bookkeepers:
@@ -241,10 +241,10 @@ class Member:
             self._install()
 
     def begin(self, epoch: int) -> bool:
-        """Note that something begins that needs others, drawn in view `epoch`; `end` follows.
+        """Note that an operation with others, drawn in view `epoch`, begins; `end` follows.
 
-        Returns False, and nothing begins, if that view is over. Waits while the view changes, and
-        raises `DeadlineExceeded`.
+        Returns False, and the operation must not begin, if that view is over. Waits while the view
+        changes, and raises `DeadlineExceeded`.
         """
         with self.changed:
             self.settled_view()
@@ -254,14 +254,14 @@ class Member:
             return True
 
     def end(self) -> None:
-        """Note that what has begun is over."""
+        """Note that an operation that has begun is over."""
         with self.changed:
             self._under_way -= 1
             self._install()
 
     @contextmanager
     def acting_in(self, view: View) -> Iterator[None]:
-        """Let the body do something with the members of `view`; `ViewChanging` if that is over."""
+        """Let the body work with the members of `view`; raise `ViewChanging` if that is over."""
         if not self.begin(view.epoch):
             raise ViewChanging("The workers that take part have changed.")
         try:
@@ -302,7 +302,7 @@ class Member:
                 f" within {going_on.patience_s:g} s not enough others joined."
             )
             raise WorkerLost(message, lost[0] if lost else None)
-        # now and then, for what waits may be the training's only thread, and be interrupted
+        # now and then, for the waiting thread may be the training's only one, and be interrupted
         self.changed.wait(min(left_s, _LOOK_S))
 
     def _install(self) -> None:
@@ -318,7 +318,7 @@ class Member:
         self.changed.notify_all()
 
     def _note_how_many(self, decision: Decision) -> None:
-        """Take note since when there are too few members, if there are."""
+        """Note since when there are too few members, if there are."""
         least = self._going_on.min_workers
         if decision.is_over or len(decision.view) + decision.num_finished >= least:
             self._short_since = None

@@ -1,7 +1,7 @@
-"""What any service of the control plane does with bytes: decode, act, answer, count.
+"""The part that all services of the control plane share: decode bytes, act, answer, count.
 
-Owns the counters and the answer to what is malformed or misplaced, which is never raised. Knows no
-socket, no clock, and no rule about who may say what: whoever derives from it does.
+Owns the counters and the answers to malformed or misplaced messages, which are never raised. Knows
+no socket, no clock, and no rule about which message is allowed: its subclasses do.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class MessageHandler(ABC):
-    """Acts on messages. `identity` is an opaque name of the connection that one came over.
+    """Acts on messages. `identity` is an opaque name of the connection that a message came over.
 
-    Every method that takes `now_ns` (nanoseconds on any monotonic clock) returns what to send
-    where.
+    Every method that takes `now_ns` (nanoseconds on any monotonic clock) returns the answers to
+    send.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class MessageHandler(ABC):
 
     @abstractmethod
     def tick(self, now_ns: int) -> list[Answer]:
-        """Notice what has become of those that are silent."""
+        """Notice workers that have gone silent."""
 
     @abstractmethod
     def disconnected(self, identity: bytes, now_ns: int) -> list[Answer]:
@@ -62,7 +62,7 @@ class MessageHandler(ABC):
         """Act on one message. Raises `Refusal`."""
 
     def show(self, now_ns: int, date_s: float) -> Callable[[], bytes] | None:
-        """Return what makes a `Snapshot` of the job, in JSON, in any thread; None if nothing does.
+        """Return a function for any thread that makes a `Snapshot`, in JSON; None if none can be.
 
         Now it is `date_s` seconds since 1970.
         """
@@ -70,7 +70,7 @@ class MessageHandler(ABC):
         return None
 
     def next(self) -> MessageHandler:
-        """Return the handler of what comes from now on: this one, or that which it has become."""
+        """Return the handler of messages from now on: this one, or the one that replaces it."""
         return self
 
     def receive(self, identity: bytes, payload: bytes, now_ns: int) -> list[Answer]:
@@ -82,7 +82,7 @@ class MessageHandler(ABC):
         return self.handle(identity, message, now_ns)
 
     def reject_frames(self, identity: bytes, count: int) -> list[Answer]:
-        """Answer something that came in `count` frames where a message has one."""
+        """Answer a message that came in `count` frames instead of one."""
         sentence = f"A message has one frame, this one has {count}."
         return self._reject(identity, RefusalKind.MALFORMED, sentence)
 

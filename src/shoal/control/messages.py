@@ -1,8 +1,8 @@
-"""What workers and the control plane say to each other, and its encoding: MessagePack by msgspec.
+"""Messages between workers and the control plane, and their encoding: MessagePack by msgspec.
 
-Owns the messages and their limits. Knows no socket and no rule about who may say what when (that is
-`handler`). A message is an array `[name, field, ...]`; a change of fields is a new version of
-Shoal, which the job card compares before anything connects. Group metadata only: no model data,
+Owns the messages and their limits. Knows no socket and no rule about which message is allowed when
+(that is `handler`). A message is an array `[name, field, ...]`; a change of fields is a new version
+of Shoal, which the job card compares before anything connects. Group metadata only: no model data,
 ever (docs/papers.md, 3.4).
 """
 
@@ -69,11 +69,11 @@ class Heartbeat(Message, frozen=True):
 
     rank: RankNumber
     progress: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    """A number that grows as the worker gets on: a worker that is alive and stuck shows the same
-    number."""
+    """A number that grows as the worker makes progress: a worker that is alive and stuck shows the
+    same number."""
 
     blocked_ms: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
-    """How long its training has been blocked by now, for others or for data; None: it is not."""
+    """How long its training has been blocked by now, by others or for data; None: it is not."""
 
 
 class Goodbye(Message, frozen=True):
@@ -88,14 +88,14 @@ class Arrive(Message, frozen=True):
     """A process wants to join the running job. Answered `Arrived`; it is watched from then on."""
 
     rank: RankNumber | None
-    """The rank that it was told to be; None: any that is free."""
+    """The rank that the process was given; None: any free one."""
 
     version: Annotated[str, Meta(max_length=200)]
     """Its version of Shoal."""
 
 
 class Apply(Message, frozen=True):
-    """Rank `rank`, which has arrived and fits, is to become a member. Answered `Done`.
+    """Rank `rank`, which has arrived and fits, asks to become a member. Answered `Done`.
 
     Later it hears `Decided`, or `Refused`.
     """
@@ -124,11 +124,12 @@ class Failed(Message, frozen=True):
     culprit: RankNumber | None
     reason: Reason
     epoch: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
-    """The epoch of the view in which the culprit has failed: later another process may be it."""
+    """The epoch of the view in which the culprit has failed: later another process may have its
+    rank."""
 
 
 class Reported(Message, frozen=True):
-    """Rank `rank` has stopped what the old view did, and says how far it came. Answered `Done`."""
+    """Rank `rank` has stopped the old view's operations, and reports. Answered `Done`."""
 
     rank: RankNumber
     number: Annotated[int, Meta(ge=1, lt=1 << 32)]
@@ -150,18 +151,18 @@ class Standing(Message, frozen=True):
 
     rank: RankNumber
     endpoint: Endpoint
-    """Nothing if it cannot."""
+    """The address; empty if the worker cannot start one."""
 
 
 class StandbyLost(Message, frozen=True):
-    """Nobody stands by at `endpoint` any more, as rank `rank` hears. Answered `Done`."""
+    """No control plane stands by at `endpoint` any more, as rank `rank` hears. Answered `Done`."""
 
     rank: RankNumber
     endpoint: Endpoint
 
 
 class Follow(Message, frozen=True):
-    """Rank `rank` tells the one that stands by how far the membership has come.
+    """Rank `rank` tells the control plane that stands by how far the membership has come.
 
     The first on a connection is answered `Welcome`, others `Heard`.
     """
@@ -169,25 +170,25 @@ class Follow(Message, frozen=True):
     rank: RankNumber
     position: Position
     has_moved: bool = False
-    """Whether it has gone over, since it hears nothing of the control plane."""
+    """Whether it has gone over, since it hears nothing from the control plane."""
 
 
 class Unfollow(Message, frozen=True):
-    """Rank `rank` has been told of another one that stands by. Answered `Done`."""
+    """Rank `rank` follows another control plane that stands by. Answered `Done`."""
 
     rank: RankNumber
 
 
 class Moved(Message, frozen=True):
-    """Rank `rank` has gone over to the one that stands by, having heard nothing. Not answered."""
+    """Rank `rank` has gone over to the standby, having heard nothing. Not answered."""
 
     rank: RankNumber
 
 
 class SetFact(Message, frozen=True):
-    """Someone publishes `value` under `name`, in place of what was there. Answered `Done`.
+    """Someone publishes `value` under `name`, in place of an earlier value. Answered `Done`.
 
-    None takes back what was there.
+    None takes the earlier value back.
     """
 
     name: FactName
@@ -195,13 +196,13 @@ class SetFact(Message, frozen=True):
 
 
 class ReadFacts(Message, frozen=True):
-    """Someone asks what is under `names` now. Answered `Facts`."""
+    """Someone asks for the present values under `names`. Answered `Facts`."""
 
     names: tuple[FactName, ...]
 
 
 class Sampled(Message, frozen=True):
-    """Rank `rank` says how its training goes, for whoever looks. Not answered."""
+    """Rank `rank` says how its training goes, for viewers of the job. Not answered."""
 
     rank: RankNumber
     sample: WorkerSample
@@ -211,7 +212,7 @@ class ShowRequest(Message, frozen=True):
     """Someone wants to look at the job. Answered `Shown`."""
 
     date_s: Annotated[float, Meta(ge=0, le=1e12)]
-    """The seconds since 1970 where it is to be shown: times are told on that clock."""
+    """The seconds since 1970 on the viewer's clock, to which times are converted."""
 
 
 class DumpRequest(Message, frozen=True):
@@ -235,7 +236,7 @@ class Assigned(Message, frozen=True):
     """Whether another group is already planned for this worker."""
 
     epoch: int = 0
-    """The epoch of the view in which it was formed: in a later one it may name somebody lost."""
+    """The epoch of the view in which it was formed: in a later one a member may be lost."""
 
 
 class Done(Message, frozen=True):
@@ -284,32 +285,32 @@ class Arrived(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
-    """Newcomers are there: all to come prepare what they would go over. Answered by `Prepared`.
+    """Newcomers are there: all members to come prepare an engine. Answered by `Prepared`.
 
-    What is under way goes on meanwhile.
+    Training goes on meanwhile.
     """
 
     preparation: Preparation
 
 
 class StandBy(Message, frozen=True):
-    """This worker is to start a control plane that stands by. Answered by `Standing`."""
+    """This worker must start a control plane that stands by. Answered by `Standing`."""
 
     terms: Terms
 
 
 class Successor(Message, frozen=True):
-    """Another control plane stands by at `endpoint`; whoever hears this is to `Follow` it."""
+    """Another control plane stands by at `endpoint`; a worker that hears this `Follow`s it."""
 
     endpoint: str
 
 
 class Succeeded(Message, frozen=True):
-    """The one that stood by keeps the control plane now, and whoever hears this comes over."""
+    """The control plane that stood by serves now, and a worker that hears this comes over."""
 
 
 class Refused(Message, frozen=True):
-    """The newcomer does not become a member; `code` is the exit code of the error it is."""
+    """The newcomer does not become a member; `code` is the exit code of its error."""
 
     reason: str
     code: int
@@ -323,7 +324,7 @@ class Lost(Message, frozen=True):
 
 
 class Proposed(Message, frozen=True):
-    """Members change: whoever hears this stops what the old view does, and answers `Reported`."""
+    """Members change: a worker that hears this stops the old view's work, answers `Reported`."""
 
     proposal: Proposal
 
@@ -341,7 +342,7 @@ class RefusalKind(StrEnum):
     """The message is not one of this protocol."""
 
     MISMATCH = "mismatch"
-    """The message contradicts what another worker said."""
+    """The message contradicts another worker's."""
 
     NO_SUCH_WORKER = "no such worker"
     """The rank is not one of the job's."""
@@ -353,7 +354,7 @@ class RefusalKind(StrEnum):
     """The worker has not joined the session, or not over this connection."""
 
     STANDS_BY = "stands by"
-    """The service is not the one that keeps the control plane."""
+    """The service only stands by, and does not serve."""
 
     TOO_MANY = "too many"
     """A limit of the service is reached."""
@@ -385,7 +386,7 @@ class WorkerDump(msgspec.Struct, frozen=True):
     """Time since it was last heard; None unless alive."""
 
     idle_ms: int | None
-    """Time since it was last heard to have got on; None unless alive."""
+    """Time since its progress was last heard to grow; None unless alive."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -407,7 +408,7 @@ class SessionDump(msgspec.Struct, frozen=True):
     """Longest wait first."""
 
     compared: dict[int, int]
-    """How often each worker has asked in an interval that is the same for all of them."""
+    """How often each worker has asked, in an interval that is the same for all of them."""
 
     generator: GeneratorState
 
@@ -416,7 +417,7 @@ class Dump(Message, frozen=True):
     """Everything the control plane knows, at one moment."""
 
     view: View
-    """The members that are agreed on."""
+    """The present view."""
 
     up_ms: int
     handled: int
@@ -431,7 +432,7 @@ class Dump(Message, frozen=True):
     """Messages not acted upon, by `RefusalKind`."""
 
     strangers: int
-    """Connections that did not complete the handshake, most likely for want of the job key."""
+    """Connections that did not complete the handshake, most likely without the job key."""
 
 
 FactRequest: TypeAlias = SetFact | ReadFacts
@@ -452,7 +453,7 @@ WorkerRequest: TypeAlias = (
     | Unfollow
     | Moved
 )
-"""What the control plane takes from workers that it knows."""
+"""The messages that the control plane accepts from workers that it knows."""
 Request: TypeAlias = WorkerRequest | Arrive | Sampled | ShowRequest | DumpRequest | FactRequest
 Reply: TypeAlias = (
     Assigned

@@ -1,7 +1,6 @@
-"""Looks at a job that runs, with its key and without a part in it.
+"""Looks at a running job, with its key, without taking part in it.
 
-Owns one connection to the control plane, and where that is: it is looked for again when it has
-moved.
+Owns one connection to the control plane, and its address: it is looked for again when it has moved.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ANSWER_S: Final = 2.0
 class Onlooker:
     """Looks at the job to which SHOAL_JOB points in `environment`; a context manager.
 
-    `job_key` is its key, unless a file says it. Raises `UsageError` if no job is named,
+    `job_key` is the job's key, unless a file holds it. Raises `UsageError` if no job is named,
     `ResourceError` if none runs there.
     """
 
@@ -55,7 +54,7 @@ class Onlooker:
             return self._ask()
 
     def close(self) -> None:
-        """Look no more. Safe to call twice."""
+        """Close the connection. Safe to call twice."""
         if self._connection is not None:
             self._connection.close(0)
             self._connection = None

@@ -3,8 +3,8 @@
 Owns the child's life: the job key goes to it through its standard input, never through arguments
 or the environment; its endpoint or its error comes back through its standard output. It ends when
 told to, or when its standard input closes because the parent is gone; where a job goes on without
-lost workers, with the last of them. Rank 0 starts the first, others those that stand by. Knows no
-message.
+lost workers, with the last worker. Rank 0 starts the first control plane, other workers those that
+stand by. Knows no message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOURCE_ROOT = Path(__file__).parents[3]
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What the child is told, as one line of JSON."""
+    """The orders to the child, as one line of JSON."""
 
     host: str
     port: int
@@ -45,20 +45,20 @@ class Orders(msgspec.Struct, frozen=True):
     view: View | None = None
     """The members with which the job begins; None: it runs, and this stands by."""
     keeper: int = 0
-    """The rank that starts it."""
+    """The rank that starts the child."""
     note: str = ""
-    """The file that says where the job is found; nothing if there is none."""
+    """The path of the file that says where the job is found; empty if there is none."""
     watch: WatchAddress | None = None
     """The address at which it shows the job, while it serves; None: nowhere."""
     is_key_given: bool = False
-    """Whether everybody was given the key, so that it need not be in that file."""
+    """Whether all workers were given the key, so that it need not be in that file."""
 
     def __repr__(self) -> str:
         return "Orders(<hidden>)"
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """What the child answers, as one line of JSON: its endpoint, or why there is none."""
+    """The child's answer, as one line of JSON: its endpoint, or why there is none."""
 
     endpoint: str = ""
     usage_error: str = ""
@@ -90,12 +90,12 @@ class ControlProcess:
     ) -> ControlProcess:
         """Start a service for the members of `view` on `host`:`port` (0: any free port).
 
-        `min_members` is how many the job can go on with, by which `quorum`; None: it needs all.
-        `host` is an address of this machine that all workers can reach. The file `note` is for
-        those who come later, with the key unless everybody `is_key_given`; it is removed when the
-        job ends. The job is shown at `watch`, if that can be had. Raises `ResourceError` if the
-        address cannot be had, the file not be written or the process not be started, `UsageError`
-        for a bad value.
+        The job can go on with `min_members`, by `quorum`; None: it needs all. `host` is an address
+        of this machine that all workers can reach. The file `note` is for newcomers, with the key
+        unless all workers have it (`is_key_given`); it is removed when the job ends. The job is
+        shown at `watch`, if that address can be bound. Raises `ResourceError` if the address cannot
+        be bound, the file not be written or the process not be started, `UsageError` for a bad
+        value.
         """
         terms = terms_of(view, liveness_timeout_s, min_members, quorum)
         orders = Orders(
@@ -123,10 +123,10 @@ class ControlProcess:
         is_key_given: bool = False,
         watch: WatchAddress | None = None,
     ) -> ControlProcess:
-        """Start a service beside rank `keeper` that stands by for the one that keeps the job.
+        """Start a service beside rank `keeper` that stands by for the one that serves.
 
-        When it takes over it writes the file `note`, for those who come later, and shows the job at
-        `watch`. See `start`.
+        When it takes over it writes the file `note`, for newcomers, and shows the job at `watch`.
+        See `start`.
         """
         return cls._start(
             Orders(
@@ -157,7 +157,7 @@ class ControlProcess:
         raise ResourceError(announcement.resource_error)
 
     def again(self) -> ControlProcess:
-        """Start a service where this one was, to stand by: this one has ended. See `start`."""
+        """Start a service to stand by at the address of this one, which has ended. See `start`."""
         port = int(self.endpoint.rpartition(":")[2])
         return self._start(replace(self._orders, port=port, view=None))
 
@@ -178,7 +178,7 @@ class ControlProcess:
         _end(self._process)
 
     def kill(self) -> None:
-        """End the service at once, also if it hangs: nobody is told."""
+        """End the service at once, also if it hangs: no worker is told."""
         self._process.kill()
         _end(self._process)
 
@@ -196,11 +196,11 @@ class ControlProcess:
 
 
 def _spawn() -> subprocess.Popen[bytes]:
-    # Anybody of this user's, and root, can read a process's environment: the key is not in it.
+    # This user's other processes, and root, can read the environment: the key is not in it.
     environment = {name: value for name, value in os.environ.items() if name != "SHOAL_JOB_KEY"}
     path = os.pathsep.join([str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
-        # A session of its own: Ctrl-C ends the workers first, and this once they are gone.
+        # A process session of its own: Ctrl-C ends the workers, and this once they are gone.
         return subprocess.Popen(
             [sys.executable, "-m", "shoal.control"],
             stdin=subprocess.PIPE,
@@ -215,7 +215,7 @@ def _spawn() -> subprocess.Popen[bytes]:
 
 
 def _exchange(process: subprocess.Popen[bytes], orders: Orders) -> Announcement:
-    """Give the child its orders and return what it announces."""
+    """Give the child its orders and return its announcement."""
     _write(process, msgspec.json.encode(orders) + b"\n")
     assert process.stdout is not None
     line = _read_line(process.stdout.fileno(), time.monotonic() + _START_S)
@@ -231,7 +231,7 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
     try:
         process.stdin.write(data)
     except BrokenPipeError:
-        return  # it has ended: whoever reads its announcement or its exit status learns why
+        return  # it has ended: its announcement or exit status says why
 
 
 def _read_line(fd: int, end: float) -> bytes:

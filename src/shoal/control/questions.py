@@ -1,8 +1,7 @@
 """Questions to the control plane: one at a time, and to its successor when it is lost.
 
-Owns a connection, and the order in which threads use it. What this worker has told the control
-plane so far is told anew to a successor, before anything is asked there. Knows no message in
-particular.
+Owns a connection, and the order in which threads use it. This worker's earlier statements are
+repeated to a successor, before anything is asked there. Knows no message in particular.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 _CLOSING_S: Final = 2.0
 _WATCH_S: Final = 1.0
-"""How long the watch may take to hear of a loss that the answer to a question has told of."""
+"""How long the watch may take to hear of a loss of which an answer has told."""
 _PAUSE_S: Final = 0.01
 _LOOK_S: Final = 0.2
-"""The seconds between two looks of a wait whether it is in vain."""
+"""The seconds between two checks whether a wait is in vain."""
 
 
 class Whereabouts:
@@ -44,28 +43,28 @@ class Whereabouts:
         self._moved = threading.Condition()
 
     def move(self, endpoint: str) -> None:
-        """Take note that it is served elsewhere from now on."""
+        """Take note that the control plane is served at `endpoint` from now on."""
         with self._moved:
             self.endpoint = endpoint
             self.number += 1
             self._moved.notify_all()
 
     def await_move(self, number: int, timeout_s: float) -> bool:
-        """Return whether it has moved more than `number` times, waiting so long for it."""
+        """Return whether it has moved more than `number` times, waiting up to `timeout_s`."""
         with self._moved:
             return self._moved.wait_for(lambda: self.number > number, timeout_s)
 
 
 class _HasMoved(Exception):
-    """The service that was asked is not the one that serves any more."""
+    """The service that was asked does not serve any more."""
 
 
 class Questions:
     """A connection for questions to the control plane, whose `whereabouts` may change.
 
-    `check` raises what makes waiting vain, also that the control plane is lost for good. `told` is
-    what this worker has told so far. No wait is longer than `deadline_s`, or its multiple where the
-    control plane moves meanwhile.
+    `check` raises an error that makes waiting vain, such as the control plane's loss for good.
+    `told` returns this worker's statements so far. No wait is longer than `deadline_s`, or its
+    multiple where the control plane moves meanwhile.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class Questions:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._number = whereabouts.number
         self._is_known = True
-        """Whether the control plane there knows what this worker has told."""
+        """Whether the control plane there knows this worker's statements."""
         self._connection = Connection(self._context, whereabouts.endpoint, key)
 
     def ask(self, message: Request, kind: type[R], late: str) -> R:
         """Return the answer, of type `kind`; raise `DeadlineExceeded` with the sentence `late`.
 
-        After such an error, or a loss, the same is raised again: a late answer would be taken for
-        that to the next question.
+        After such an error, or a loss, later calls raise it again: a late answer would be taken for
+        the answer to the next question.
         """
         with self._turn():
             if self._failure is not None:
@@ -107,14 +106,14 @@ class Questions:
                 raise self._failure from error
 
     def look(self, message: Request, kind: type[R], late: str, deadline_s: float) -> R:
-        """Return the answer to what may be asked after an error, too; pass over late answers."""
+        """Return the answer to a question allowed after an error, too; skip late answers."""
         with self._turn():
             return self._answer(message, kind, late, deadline_s, is_look=True)
 
     def catch_up(self) -> bool:
-        """Tell a successor what the one before knew, unless a question has done so.
+        """Repeat this worker's statements to a successor, unless a question has done so.
 
-        Return whether it knows that now: else the next question meets what stood in the way.
+        Return whether the successor knows them now: else the next question meets the obstacle.
         """
         try:
             with self._turn():
@@ -147,7 +146,7 @@ class Questions:
                 self._await_successor(late)
 
     def _as_watched(self, error: ShoalError) -> ShoalError:
-        """Return what the watch says of a loss: it knows whether that is this worker's own."""
+        """Return the watch's error for a loss: it knows whether this worker itself is lost."""
         end = time.monotonic() + _WATCH_S
         while isinstance(error, WorkerLost) and error.rank is None and time.monotonic() < end:
             try:
@@ -166,7 +165,7 @@ class Questions:
             raise _HasMoved
 
     def _await_successor(self, late: str) -> None:
-        """Return once the control plane is served elsewhere; `check` knows if it never will be."""
+        """Return once the control plane is served elsewhere; `check` raises if it never will be."""
         for _ in range(round(self._deadline_s / _LOOK_S) + 1):
             if self._whereabouts.await_move(self._number, _LOOK_S):
                 return
@@ -174,7 +173,7 @@ class Questions:
         raise DeadlineExceeded(late)
 
     def _follow(self) -> None:
-        """Connect to where the control plane is served by now, and tell it what was told before."""
+        """Connect to the control plane's present address, and repeat this worker's statements."""
         if self._is_known and self._number == self._whereabouts.number:
             return
         self._connection.close(0)

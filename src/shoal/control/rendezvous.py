@@ -1,4 +1,4 @@
-"""Meeting the other ranks without torch: everyone hands in a card and gets everyone's back.
+"""Meeting the other ranks without torch: each rank hands in a card and gets all cards back.
 
 Rank 0 serves at MASTER_ADDR for as long as that takes. Owns the exchange and its errors; the
 connections are the control plane's (CURVE with the job key), so strangers neither read nor join.
@@ -50,14 +50,14 @@ this machine anyway."""
 _POLL_S = 0.1
 
 _TORCHRUN_PORTS: Final = 4
-"""The number of ports after MASTER_PORT that are tried under torchrun, which does not set them
-aside: one of so many will be free."""
+"""The number of ports after MASTER_PORT that are tried under torchrun, which does not reserve any:
+one of so many will be free."""
 
 _FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _EVENTS: Final = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED
 _REFUSALS: Final = 4
 """The number of failed handshakes in a row, a few tenths of a second, that mean another job key: a
-service that has just served its last meeting makes one or two and is gone."""
+service that has just served its last meeting causes one or two and is gone."""
 
 _OTHER_KEY: Final = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
 
@@ -103,7 +103,7 @@ def hand_in(
 ) -> list[bytes]:
     """Hand in a card to the `CardServer` at a host and one of some ports; return all cards.
 
-    Raises what `exchange_cards` does.
+    Raises the errors of `exchange_cards`.
     """
     arrival = _Arrival(place[1][0], rank, num_ranks, shoal.__version__, card)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -114,10 +114,10 @@ def hand_in(
 
 
 def meeting_place(environment: Mapping[str, str]) -> tuple[str, range]:
-    """Return the host at which rank 0 serves, and the ports: at the first that is free.
+    """Return the host at which rank 0 serves, and the ports, of which it takes the first free one.
 
-    Under torchrun its own store sits at MASTER_PORT, so it is one of the next ones; SHOAL_PORT
-    overrides both.
+    Under torchrun its own store sits at MASTER_PORT, so rank 0 takes one of the next ports;
+    SHOAL_PORT overrides both.
     """
     if environment.get("SHOAL_PORT"):
         host, port = read_master(environment, port="SHOAL_PORT")
@@ -157,10 +157,10 @@ def _hand_in(
     arrival: _Arrival,
     deadline_s: float,
 ) -> list[bytes]:
-    """Hand in a card wherever rank 0 may serve; return what it answers."""
+    """Hand in a card at each port at which rank 0 may serve; return its answer."""
     host, ports = place
     address = resolve(host)
-    # A little longer than the server waits, whose answer says who is missing.
+    # A little longer than the server waits, whose answer names the missing ranks.
     end = time.monotonic() + deadline_s + 1
     poller = zmq.Poller()
     with ExitStack() as open_calls:
@@ -194,7 +194,7 @@ def _hand_in(
 def _nobody_answers(
     host: str, ports: range, refusing: list[int], deadline_s: float
 ) -> MismatchError | DeadlineExceeded:
-    """Return the error of a rank that has not met rank 0, but strangers at the ports `refusing`."""
+    """Return the error of a rank that has met, not rank 0, but strangers at ports `refusing`."""
     if refusing:
         return MismatchError(
             f"What answers at {host}:{refusing[0]} has another job key, or is no rank 0 of Shoal's:"
@@ -217,7 +217,7 @@ class _Call:
         pair = key.client_pair()
         dealer.curve_serverkey = key.server_pair().public
         dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
-        dealer.linger = 0  # what the service has not taken in does not matter
+        dealer.linger = 0  # unsent messages do not matter
         dealer.ipv6 = ":" in address
         self.events = dealer.get_monitor_socket(_EVENTS)
         self._refusals = 0
@@ -233,7 +233,7 @@ class _Call:
         self.dealer.close(0)
 
     def is_refused(self) -> bool:
-        """Whether what is there does not take this job's key, time after time."""
+        """Whether the service there refuses this job's key, time after time."""
         while self.events.poll(0):
             has_failed = recv_monitor_message(self.events)["event"] & _FAILED
             self._refusals = self._refusals + 1 if has_failed else 0
@@ -243,7 +243,7 @@ class _Call:
 def _bind_to_one(router: zmq.Socket[bytes], host: str, ports: range) -> str:
     """Bind to the first of `ports` that is free, and return the endpoint.
 
-    Raises `ResourceError` if none is.
+    Raises `ResourceError` if none is free.
     """
     variable = "SHOAL_PORT" if os.environ.get("SHOAL_PORT") else "MASTER_PORT"
     in_use = (
@@ -338,7 +338,7 @@ class CardServer:
     def _lateness(self, missing: list[int]) -> ShoalError:
         """Return the error of a meeting to which the ranks `missing` have not come in time."""
         late = f"{name_ranks(missing)} did not come within {self._deadline_s:g} s"
-        # Where several ports are tried, jobs call at each other's: that says nothing.
+        # Where several ports are tried, jobs call at each other's: refusals mean nothing then.
         if len(self._ports) == 1 and self._has_refused():
             return MismatchError(
                 f"{late}, but somebody with another job key: start every worker with the same"
@@ -356,7 +356,7 @@ class CardServer:
         return False
 
     def _refuse(self, identity: bytes) -> None:
-        """Answer a caller that has the key but says nothing that makes sense here."""
+        """Answer a caller that has the key but whose message is not understood."""
         text = f"Rank 0 runs version {shoal.__version__} of Shoal and does not understand this rank"
         answer = _Answer([], f"{text}; install the same version everywhere.")
         self._router.send_multipart([identity, msgspec.msgpack.encode(answer)])

@@ -1,7 +1,8 @@
-"""Where a job that runs is found by whoever comes to join it: addresses, or a file.
+"""Where newcomers find a running job: at addresses, or by a file.
 
-Owns what SHOAL_JOB may say, the file that the control plane writes for it, and the question whether
-a job runs where it points. A file holds the job's key as well, and only its owner may read it.
+Owns the values of SHOAL_JOB, the file that the control plane writes for it, and the question
+whether a job runs where it points. A file holds the job's key as well, and only its owner may read
+it.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ if TYPE_CHECKING:
 _CALL_S: Final = 2.0
 """How long a host may take to answer a call: it is asked before a job begins, too."""
 MOVING_S: Final = 6.0
-"""How long nobody may serve where a note points, until a successor that has seen the control plane
-fall silent says where it is."""
+"""How long no service may answer where a note points, until a successor that has seen the control
+plane fall silent writes its own address."""
 _LOOK_S: Final = 0.2
 
 VARIABLE: Final = "SHOAL_JOB"
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What is left for those who come later."""
+    """The note that is left for newcomers."""
 
     endpoint: str
     key: str = ""
-    """The job's key; nothing if everybody was given it."""
+    """The job's key; empty if all workers were given it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """The control plane of a job that runs, and the key that it takes."""
+    """The address of a running job's control plane, and the job's key."""
 
     endpoint: str
     key: JobKey
@@ -57,10 +58,10 @@ class RunningJob:
 def find_running_job(
     environment: Mapping[str, str], job_key: str | None, patience_s: float = 0.0
 ) -> RunningJob | None:
-    """Return the job that runs where SHOAL_JOB points; None if there is none, or it says nothing.
+    """Return the job that runs where SHOAL_JOB points; None if none runs, or it is not set.
 
-    Where a file points to nobody, look again for `patience_s`. Raises `UsageError` if it cannot be
-    understood or a key is missing, `MismatchError` for another key than the job's.
+    If no service answers where a file points, look again for `patience_s`. Raises `UsageError` if
+    SHOAL_JOB cannot be understood or a key is missing, `MismatchError` for another job's key.
     """
     text = environment.get(VARIABLE, "")
     if "/" in text:
@@ -84,7 +85,7 @@ def job_by_note(
 ) -> RunningJob | None:
     """Return the job that a note points to, if it runs; `read` returns the note, if there is one.
 
-    Where nobody serves there, look again for `patience_s`: the control plane may be moving.
+    If no service answers there, look again for `patience_s`: the control plane may be moving.
     """
     end = time.monotonic() + patience_s
     while (note := read()) is not None:
@@ -107,7 +108,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def note_of(endpoint: str, key: JobKey, *, is_given: bool) -> bytes:
-    """Return the note that points to a job; with its key, unless everybody `is_given` that."""
+    """Return the note that points to a job, with its key, unless all workers have that."""
     return msgspec.json.encode(_Note(endpoint, "" if is_given else key.reveal()))
 
 
@@ -138,12 +139,12 @@ def remove_note(environment: Mapping[str, str], note: bytes) -> None:
 
 
 def wanted_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return where a job that begins is to be found: the first address that SHOAL_JOB gives."""
+    """Return the address for a job that begins: the first that SHOAL_JOB gives."""
     return next(iter(addresses_of(environment)), None)
 
 
 def addresses_of(environment: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return the addresses that SHOAL_JOB gives; none if it names a file, or nothing."""
+    """Return the addresses that SHOAL_JOB gives; none if it names a file or is not set."""
     text = environment.get(VARIABLE, "")
     return [] if "/" in text else _addresses(text)
 
@@ -166,11 +167,11 @@ def _addresses(text: str) -> list[tuple[str, int]]:
 class _Found:
     job: RunningJob
     runs: bool
-    """Whether it has workers that go on."""
+    """Whether the job has workers that go on."""
 
 
 def _ask(host: str, port: int, key: JobKey) -> _Found | None:
-    """Return the job whose control plane is at an address; None if nobody serves there."""
+    """Return the job whose control plane is at an address; None if no service answers there."""
     try:
         address = resolve(host)
         socket.create_connection((address, port), timeout=_CALL_S).close()
@@ -189,6 +190,6 @@ def _ask(host: str, port: int, key: JobKey) -> _Found | None:
         connection.close(0)
         context.term()
     states = {each.state for each in dump.workers}
-    # Where some have finished, the others are about to: their processes may begin another job here.
+    # If some have finished, the others are about to: their processes may begin another job here.
     runs = WorkerState.ALIVE in states and WorkerState.FINISHED not in states
     return _Found(RunningJob(endpoint, key), runs=runs and dump.lost is None)

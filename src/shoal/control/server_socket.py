@@ -27,12 +27,12 @@ _NOT_OURS = (errno.ENODEV, errno.EADDRNOTAVAIL, errno.EINVAL)
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about an address that cannot be had: a service's callers know other settings."""
+    """Advice about an address that cannot be bound: each service's users set it differently."""
 
     in_use: str
-    """The end of the sentence that is said if the port is in use."""
+    """The end of the error's sentence if the port is in use."""
     not_ours: str
-    """The end of the sentence that is said if the host is another machine."""
+    """The end of the error's sentence if the host is another machine."""
 
 
 _CONTROL: Final = Advice(
@@ -49,7 +49,7 @@ class _OnlyKey:
         self._public = public
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether `key` is the one; `domain` is not used."""
+        """Return whether `key` is the admitted one; `domain` is not used."""
         del domain
         return key == self._public
 
@@ -80,7 +80,7 @@ def make_router(context: zmq.Context[zmq.Socket[bytes]], key: JobKey) -> zmq.Soc
 def bind(router: zmq.Socket[bytes], host: str, port: int, advice: Advice = _CONTROL) -> str:
     """Bind to `host`:`port` (0: any free port); return the endpoint with the port bound.
 
-    Raises `ResourceError`, with `advice`, if that cannot be had.
+    Raises `ResourceError`, with `advice`, if the address cannot be bound.
     """
     address = resolve(host)
     is_version_6 = ":" in address

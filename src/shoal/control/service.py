@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shoal.watch import PageServer
 
 STOP_COMMAND = b"stop"
-"""What the owner writes to the control pipe to end the service in order."""
+"""The command that the owner writes to the control pipe to end the service in order."""
 
 _BATCH = 256
 _LINGER_MS = 1000
@@ -41,9 +41,9 @@ _HANDSHAKE_FAILURES = (
 
 
 class ControlService:
-    """Serves what `handler` says on `host`:`port` (0: any), for a job of these `terms`.
+    """Serves the answers of `handler` on `host`:`port` (0: any), for a job of these `terms`.
 
-    Raises `ResourceError` if the address cannot be had.
+    Raises `ResourceError` if the address cannot be bound.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class ControlService:
         self._tick_ms = terms.tick_ms
         self._handler = handler
         self.page: PageServer | None = None
-        """What shows the job to viewers, if it is to be shown."""
+        """The server that shows the job to viewers, if it is shown."""
         self._watch_of_fd: dict[int, bytes] = {}
         self._closed: list[bytes] = []
-        """The connections that have closed, of which a last word may not have been read yet."""
+        """The connections that have closed, whose last messages may not have been read yet."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator = start_authenticator(self._context, key)
         self._router = make_router(self._context, key)
@@ -77,8 +77,8 @@ class ControlService:
 
         That process holds the pipe's other end: its end closes the pipe, or, where a fork of it
         still holds the pipe, gives this process another parent. The workers that are still there
-        are told that the control plane ends; where the job goes on without lost workers, it does
-        without that one too, and this ends with the last.
+        are told that the control plane ends; a job that goes on without lost workers goes on
+        without rank 0, too, and this ends with the last worker.
         """
         poller = zmq.Poller()
         for source in (self._router, self._events, control_fd):
@@ -89,7 +89,7 @@ class ControlService:
             if self._events in ready:
                 self._read_events()
             has_more = bool(self._router in ready or self._closed) and self._read_batch()
-            if not has_more:  # a last word, or a heartbeat, may still wait in a queue
+            if not has_more:  # a last message, or a heartbeat, may still wait in a queue
                 self._read_closed()
                 self._send(self._handler.tick(time.monotonic_ns()))
                 self._handler = self._handler.next()
@@ -103,7 +103,7 @@ class ControlService:
                 owner = 0
 
     def _show(self) -> None:
-        """Let viewers see how the job is now, if there are any."""
+        """Publish the present state of the job, if there are viewers."""
         page, now_ns = self.page, time.monotonic_ns()
         if page is not None and page.wants(ns_to_seconds(now_ns)):
             shown = self._handler.show(now_ns, time.time())
@@ -111,7 +111,7 @@ class ControlService:
                 page.publish(shown, ns_to_seconds(now_ns))
 
     def close(self) -> None:
-        """Close everything, giving what was sent a second to leave."""
+        """Close everything, giving sent messages a second to leave."""
         if self.page is not None:
             self.page.close()
         self._router.disable_monitor()
@@ -142,7 +142,7 @@ class ControlService:
                 continue
             answers = handler.receive(identity, frame.bytes, clock())
             if answers and isinstance(answers[0][1], Welcome | Arrived):
-                self._watch(frame, identity)  # first: whoever is welcomed may close at once
+                self._watch(frame, identity)  # first: a welcomed worker may close at once
             self._send(answers)
         return True
 
@@ -159,7 +159,7 @@ class ControlService:
         self._watch_of_fd[int(frame.get(zmq.SRCFD))] = identity
 
     def _read_events(self) -> None:
-        """Note which connections have closed or were refused; all they said can be read by now."""
+        """Note closed and refused connections; all their messages can be read by now."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)
             if event["event"] != zmq.EVENT_DISCONNECTED:
@@ -175,11 +175,11 @@ class ControlService:
             self._handler = self._handler.next()
 
     def _send(self, answers: Iterable[Answer]) -> None:
-        """Send what the handler says; the same reply to several workers is encoded once."""
+        """Send the handler's answers; the same reply to several workers is encoded once."""
         previous = None
         payload = b""
         for identity, reply in answers:
             if reply is not previous:
                 previous, payload = reply, encode(reply)
-            # A full queue or a closed connection drops the reply: liveness deals with its owner.
+            # A full queue or a closed connection drops the reply: liveness deals with the worker.
             self._router.send_multipart((identity, payload), zmq.NOBLOCK)

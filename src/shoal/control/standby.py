@@ -1,9 +1,9 @@
-"""The control plane that stands by: it is followed, and takes over when the other one is lost.
+"""The control plane that stands by: workers follow it, and it takes over when the other is lost.
 
-Owns what it is told until then: who follows, how far each knows the membership to have come, who
-has come over, and how the training goes. When most have come over, a `ControlHandler` goes on from
-there. What the lost one knew of groups and facts needs no rescue: workers join the new one, and
-tell it anew. docs/control-plane.md says what workers see of it.
+Owns its knowledge until then: which workers follow, how far each knows the membership to have come,
+which have come over, and how the training goes. When most have come over, a `ControlHandler` goes
+on from there. The lost control plane's groups and facts need no rescue: workers join the new one,
+and tell it anew. docs/control-plane.md says what workers see of it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from shoal.control.terms import Terms
 
 _PATIENCE: Final = 2
-"""The timeouts for which those that have come over wait until most have."""
+"""The number of timeouts for which workers that have come over wait until most have."""
 _GRACE: Final = 0.25
-"""The timeouts for which most wait for members that have not followed yet."""
+"""The number of timeouts for which most workers wait for members that do not follow yet."""
 
 
 class Standby(MessageHandler):
@@ -61,13 +61,13 @@ class Standby(MessageHandler):
         self._liveness = Liveness((), terms.timeout_ns)
         self._succession = terms.succession(keeper)
         self._moved: dict[bytes, int] = {}
-        """The times since which those wait that have come over, by their connections."""
+        """The times at which workers have come over, by their connections."""
         self._successor: ControlHandler | None = None
         self._now_ns = now_ns
         self._picture = Picture(ns_to_seconds(now_ns))
-        """What workers tell of their training, so that it can be shown from here on."""
+        """The workers' samples of their training, so that it can be shown after a succession."""
         self._epoch = 0
-        """The newest view that is noted there."""
+        """The epoch of the newest view that the picture knows."""
 
     @property
     def is_fixed(self) -> bool:
@@ -76,15 +76,15 @@ class Standby(MessageHandler):
 
     @property
     def is_deserted(self) -> bool:
-        """Whether nobody follows any more that has been heard lately."""
+        """Whether no worker that has been heard lately follows."""
         return not self._liveness.heard(self._now_ns)
 
     def next(self) -> MessageHandler:
-        """Return the handler of what comes from now on."""
+        """Return the handler of messages from now on."""
         return self._successor or self
 
     def tick(self, now_ns: int) -> list[Answer]:
-        """Take over if enough have come; tell those that others may go on without them."""
+        """Take over if enough have come; tell workers that waited too long that they are out."""
         self._now_ns = now_ns
         answers = self._ascend(now_ns)
         if answers:

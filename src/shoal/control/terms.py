@@ -1,4 +1,4 @@
-"""What a job has agreed on once and for all, as its control plane goes by it."""
+"""The terms that a job has agreed on once and for all, and its control plane keeps to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MINIMUM_TIMEOUT_S: Final = 0.2
 """Shortest liveness timeout, in seconds; below it an ordinary pause would look fatal."""
 
 GOING_ON_TIMEOUT_S: Final = 4.0
-"""Longest usual liveness timeout, in seconds, of a job that goes on without lost workers: who only
-pauses for 3 s is not lost, and the others go on within 5 s."""
+"""Longest usual liveness timeout, in seconds, of a job that goes on without lost workers: a worker
+that only pauses for 3 s is not lost, and the others go on within 5 s."""
 
 HEARTBEATS_PER_TIMEOUT: Final = 10
 """Heartbeats that a worker sends within one liveness timeout."""
@@ -50,7 +50,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def tick_ms(self) -> int:
-        """The time between two looks at who has been silent, in milliseconds."""
+        """The time between two checks for silent workers, in milliseconds."""
         return min(_LONGEST_TICK_MS, round(self.timeout_ms / _TICKS_PER_TIMEOUT))
 
     def membership(self, view: View) -> Membership:
@@ -92,8 +92,8 @@ def terms_of(
 def usual_liveness_timeout_s(deadline_s: float, *, is_fixed: bool = True) -> float:
     """Return the liveness timeout of a job whose waits end at `deadline_s`.
 
-    A worker that hangs is to be named before waits for it end. A job that goes on without it has
-    less to lose than the time in which all wait.
+    A worker that hangs should be named before waits for it end. A job that goes on without it loses
+    less by its loss than by long waits of all.
     """
     timeout_s = deadline_s / 2 if is_fixed else min(deadline_s / 2, GOING_ON_TIMEOUT_S)
     return max(MINIMUM_TIMEOUT_S, timeout_s)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 _LOOK_S: Final = 0.2
-"""The seconds between two looks of a wait whether it is in vain."""
+"""The seconds between two checks whether a wait is in vain."""
 
 _MISMATCHES = (RefusalKind.MISMATCH, RefusalKind.DUPLICATE, RefusalKind.NO_SUCH_WORKER)
 
@@ -37,10 +37,9 @@ def wait_for(
     """Return the next reply, of type `kind`, that comes within `deadline_s`.
 
     With `skip_others`, replies of other types are late ones to earlier questions. `check` is called
-    now and then, to raise what makes the wait vain: a service that is cut off closes nothing.
-    Raises
-    `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the control plane is
-    gone, `MismatchError` or `ProtocolError` if the question was refused.
+    now and then, to raise an error that makes the wait vain: a service that is cut off closes no
+    connection. Raises `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the
+    control plane is gone, `MismatchError` or `ProtocolError` if the question was refused.
     """
     end = time.monotonic() + deadline_s
     while (remaining_s := end - time.monotonic()) > 0:
@@ -65,11 +64,11 @@ def not_asking(dump: Dump, session: str) -> list[int]:
 
 
 def as_error(reply: Message) -> ShoalError:
-    """Return the error that a reply other than the hoped-for one stands for."""
+    """Return the error that an unexpected reply stands for."""
     match reply:
         case Lost(rank, reason):
             return WorkerLost(reason, rank)
-        case Rejected(RefusalKind.STANDS_BY, reason):  # it was started anew where one served
+        case Rejected(RefusalKind.STANDS_BY, reason):  # it was restarted where one had served
             return ServiceGone(reason)
         case Rejected(kind, reason) if kind in _MISMATCHES:
             return MismatchError(reason)

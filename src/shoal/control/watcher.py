@@ -1,9 +1,9 @@
-"""The thread that keeps a worker known to be alive and hears of others that are not.
+"""The thread that tells the service that its worker is alive, and hears of lost workers.
 
 Owns a connection of its own, so that a training thread that computes for minutes is still alive to
 the others, and a loss reaches a worker that is blocked in the data plane. Knows nothing of groups.
 The service learns of this worker's death when the connection or the heartbeats end, and this worker
-of the service's when its answers to heartbeats do: then it goes over to the one that stands by.
+of the service's when the answers to heartbeats end: then it goes over to the standby.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ _log = logging.getLogger(__name__)
 
 _LINGER_S = 0.5
 _TAKEN_S = 6.0
-"""How long a newcomer asks for a rank that is taken: somewhat longer than the dead are unknown."""
+"""How long a newcomer asks for a rank that is taken: a worker's death is noticed sooner."""
 _TAKEN_PAUSE_S = 0.1
 _HELD_S = 0.005
 """How long a change of the view waits at a time for a training thread that holds it up."""
 _MOST_TIDINGS = 16
-"""The messages without an answer that wait at most: of who hears late, the latest are of no use."""
+"""The most messages without an answer that may wait to be sent: late ones are of no use."""
 _MOST_KNOWN = 4
 _NOT_THERE = "The control plane that stood by is not there any more."
 _WAKE_ADDRESS = "inproc://watcher"
 
 
 class _Posted:
-    """A message another thread wants sent, and whether it was confirmed."""
+    """A message that another thread wants sent, and whether it was confirmed."""
 
     def __init__(self, message: Request) -> None:
         self.message = message
@@ -93,7 +93,7 @@ class _Posted:
 
 
 class Listener(Protocol):
-    """A listener is told what a watcher hears, on its thread: it is brief, and does not raise."""
+    """A watcher calls a listener on its own thread: methods are brief, and do not raise."""
 
     def on_lost(self, lost: WorkerLost) -> None:
         """Hear that a worker is lost."""
@@ -106,25 +106,25 @@ class Listener(Protocol):
     def on_moved(self, then: Callable[[], None]) -> None:
         """Hear that the control plane is served elsewhere from now on.
 
-        `then` is to be called once it knows the facts that this worker has published.
+        The listener calls `then` once the new one knows the facts that this worker has published.
         """
         ...
 
     def on_stand_by(self, order: StandBy) -> None:
-        """Hear that this worker is to start a control plane that stands by."""
+        """Hear that this worker has to start a control plane that stands by."""
         ...
 
     def on_none_left(self) -> None:
-        """Hear that no control plane is left, and this worker's are to be started again."""
+        """Hear that no control plane is left, and this worker's have to be restarted."""
         ...
 
 
 class Watcher:
     """Watches over rank `rank`: connects at once, and from `start` to `stop` is a daemon thread.
 
-    `listener` is told what it hears, and `member`, which is also asked, when the view changes. When
-    the control plane is lost, it goes over to the one that stands by, if any does. The constructor
-    raises `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
+    `listener` is told what the watcher hears, and `member`, which also reports, when the view
+    changes. When the control plane is lost, it goes over to the one that stands by, if any does.
+    The constructor raises `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
     """
 
     def __init__(
@@ -137,17 +137,17 @@ class Watcher:
         member: Member | None = None,
     ) -> None:
         self.size = 0
-        """The number of workers with which the job began, where that is told."""
+        """The number of workers with which the job began, as a newcomer is told it."""
         self.progress = 0
-        """What the next heartbeat says of how far this worker has got."""
+        """This worker's progress, for the next heartbeat."""
         self.blocked_ms: Callable[[], int | None] = _not_known
-        """Returns how long its training has been blocked by now, as heartbeats say it."""
+        """Returns how long its training has been blocked by now, for heartbeats."""
         self._whereabouts, self._key = whereabouts, key
         self._listener, self._member = listener, member
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
         self._tidings: deque[Request] = deque()
-        """What is sent without an answer, if there is room."""
+        """Messages to send that get no answer, if there is room."""
         self._application: Apply | None = None
         self._waking = threading.Lock()
         self._has_ended = False
@@ -156,20 +156,21 @@ class Watcher:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._line = Line(self._context, whereabouts.endpoint, key)
         self._reserve: Line | None = None
-        """The way to the control plane that stands by."""
+        """The line to the control plane that stands by."""
         self._known = [whereabouts.endpoint]
-        """The addresses of the last control planes that served or stood by, the oldest first: in
-        this order all look for one that is started again, so that they meet."""
+        """The addresses of the last control planes that served or stood by, the oldest first: all
+        workers look for a restarted one in this order, so that they meet."""
         self._is_served = True
-        """Whether the control plane at the other end of the line is the one that serves."""
+        """Whether the control plane at the other end of the line serves."""
         self._told = 0
-        """How often the control plane had moved when it knew this worker's facts."""
+        """How often the control plane had moved when it last knew this worker's facts."""
         self._changes: deque[Proposed | Decided | Prepare | Refused] = deque()
-        """What the member has yet to hear of, from the present line."""
+        """The messages from the present line that the member has yet to hear of."""
         self._proposed: tuple[Change, ...] = ()
-        """What the last proposal says has changed: the member may not have heard of it yet."""
+        """The changes of the last proposal: the member may not have heard of it yet."""
         self._report: Reported | None = None
-        """What waits for that: others read those facts once all have reported."""
+        """The report to send once the control plane knows this worker's facts: others read them
+        once all have reported."""
         try:
             self._timeout_s = self._enroll(whereabouts.endpoint, rank, deadline_s)
         except BaseException:
@@ -184,7 +185,7 @@ class Watcher:
 
     @property
     def standby(self) -> str:
-        """The address of the control plane that stands by; nothing as long as none does."""
+        """The address of the control plane that stands by; empty if none does."""
         reserve = self._reserve
         return "" if reserve is None else reserve.endpoint
 
@@ -226,7 +227,7 @@ class Watcher:
         self._thread.join(deadline_s)
 
     def _enroll(self, endpoint: str, rank: int | None, deadline_s: float) -> float:
-        """Send the first heartbeat; return after how many seconds of silence one is lost."""
+        """Send the first heartbeat; return the liveness timeout in seconds."""
         who = "this process" if rank is None else f"rank {rank}"
         late = (
             f"No control plane answered {who} at {endpoint} within {deadline_s:g} s: check that"
@@ -244,7 +245,7 @@ class Watcher:
         return welcome.timeout_ms / 1000
 
     def _arrive(self, rank: int | None, deadline_s: float, late: str) -> Arrived:
-        """Ask to come in; for a while also if the rank is taken, by one that may have just died."""
+        """Ask to come in; ask again for a while if the rank is taken: its worker may be dead."""
         end = time.monotonic() + min(deadline_s, _TAKEN_S)
         while True:
             self._line.connection.send(Arrive(rank, shoal.__version__))
@@ -266,7 +267,7 @@ class Watcher:
             self._end()
 
     def _as_lost(self, error: ShoalError) -> WorkerLost:
-        """Return the loss that an error of the watch is."""
+        """Return an error of the watch as a loss."""
         if isinstance(error, ServiceSilent) and not self._whereabouts.number:
             # The first control plane runs on the machine of rank 0.
             return WorkerLost(str(error), 0 if self.rank else None)
@@ -304,7 +305,7 @@ class Watcher:
                 self._look_after(self._reserve)
 
     def _look_after(self, reserve: Line) -> None:
-        """Hear what the control plane that stands by has to say; give it up if it is gone."""
+        """Read the messages of the control plane that stands by; give it up if it is gone."""
         try:
             while (reply := reserve.receive(0)) is not None and reserve is self._reserve:
                 match reply:
@@ -337,7 +338,7 @@ class Watcher:
         line.connection.send(Follow(self.rank, position, has_moved))
 
     def _give_up(self, reserve: Line) -> None:
-        """Say that nobody stands by where somebody did."""
+        """Report that no control plane stands by at the reserve's address any more."""
         self._drop_reserve()
         self._post(StandbyLost(self.rank, reserve.endpoint))
 
@@ -349,10 +350,10 @@ class Watcher:
             self._reserve = None
 
     def _go_over(self, gone: ServiceGone) -> None:
-        """Go over to the control plane that stands by, or is started again; else raise `gone`.
+        """Go over to the control plane that stands by, or is restarted; else raise `gone`.
 
-        It says when it serves. The one before may only have been silent, and would take the end of
-        this connection for the end of this process.
+        The new one says when it serves. The old one may only have been silent, and would take the
+        end of this connection for the end of this process, so it is told.
         """
         member = self._member
         if member is None or member.is_fixed or not member.is_ready or self._has_said_goodbye:
@@ -368,7 +369,7 @@ class Watcher:
         self._tell(reserve, has_moved=True)
 
     def _started_again(self, gone: ServiceGone) -> Line:
-        """Return the way to a control plane that was started again, where the last ones were.
+        """Return the line to a control plane that was restarted where the last ones were.
 
         Raises `gone` if there is none, or if the last one was only silent: it may be well, and
         count this worker among those that have come over.
@@ -400,15 +401,15 @@ class Watcher:
         self._act_on(Succeeded())
 
     def _take(self, reserve: Line) -> None:
-        """Be watched over the reserve from now on."""
+        """Use the reserve as the line from now on."""
         self._line.connection.watch(None)
         self._line.connection.close(_LINGER_S)
         self._line, self._reserve = reserve, None
-        self._changes.clear()  # that was the other one's to see through
+        self._changes.clear()  # they were the other control plane's
         self._line.connection.poller.register(self._wake_in, zmq.POLLIN)
 
     def _on_succession(self) -> None:
-        """Say anew, where the control plane is served now, what has had no answer."""
+        """Send unanswered messages again, to the control plane that serves now."""
         self._is_served = True
         self._whereabouts.move(self._line.endpoint)
         unanswered, self._unanswered = self._unanswered, deque()
@@ -419,14 +420,14 @@ class Watcher:
         self._listener.on_moved(partial(self._on_told, self._whereabouts.number))
 
     def _on_told(self, number: int) -> None:
-        """Let reports go, on whatever thread this is."""
+        """Let reports be sent; may be called on any thread."""
         with self._waking:
             self._told = max(self._told, number)
             if not self._has_ended:
                 self._wake_out.send(b"")
 
     def _post(self, message: Request) -> None:
-        """Have a message sent, by this thread, whose answer nobody waits for."""
+        """Queue a message for this thread to send, whose answer is not waited for."""
         self._outbox.put(_Posted(message))
 
     def _send_posted(self) -> None:
@@ -439,7 +440,7 @@ class Watcher:
             posted = self._outbox.get()
             self._unanswered.append(posted)
             is_goodbye = isinstance(posted.message, Goodbye)
-            if self._is_served or is_goodbye:  # the rest is said once somebody serves
+            if self._is_served or is_goodbye:  # other messages are sent once a service serves
                 self._line.connection.send(posted.message)
             if isinstance(posted.message, Apply):
                 self._application = posted.message
@@ -448,8 +449,8 @@ class Watcher:
                 self._reserve.connection.send(posted.message)
 
     def _send_tidings(self) -> None:
-        """Send what is not answered, as long as somebody serves who can take it."""
-        with suppress(zmq.Again):  # its queue is full: what is left waits, and the next is dropped
+        """Send the messages that get no answer, as long as the control plane serves."""
+        with suppress(zmq.Again):  # its queue is full: the rest waits, and later ones are dropped
             while self._tidings and self._is_served and not self._has_said_goodbye:
                 self._line.connection.send(self._tidings[0])
                 tiding = self._tidings.popleft()
@@ -478,9 +479,10 @@ class Watcher:
                 self._changes.append(reply)
 
     def _change_view(self) -> None:
-        """Let the member hear of changes, unless its training holds them up for longer.
+        """Let the member hear of changes, unless its training holds its lock for longer.
 
-        That may wait for the control plane, and so for a successor, which this thread goes over to.
+        The training may wait for the control plane, and so for a successor, to which this thread
+        goes over.
         """
         member = self._member
         while self._changes and member is not None:

@@ -1,4 +1,4 @@
-"""Who takes part in a job, and why that changed: a core. Other rooms enter by the names below."""
+"""The members of a job, and why they changed: a core. Other rooms enter by the names below."""
 
 from shoal.faces import face
 

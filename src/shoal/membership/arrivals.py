@@ -1,8 +1,8 @@
-"""Newcomers on their way in: what the members to come will go over is prepared before they change.
+"""Newcomers on their way in: the engine of the members to come is opened before the view changes.
 
-Opening ways to a newcomer takes a while, and fails where a firewall stands between. So the members
-and the newcomers do that beside whatever they do, and only when all have is the newcomer proposed
-as a member: one that does not get so far has disturbed nobody.
+Opening connections to a newcomer takes a while, and fails where a firewall stands between. So the
+members and the newcomers do that beside training, and a newcomer is proposed as a member only when
+all are done: a newcomer that does not get so far has disturbed no member.
 
 Knows no message, socket or clock: time is an argument.
 """
@@ -18,10 +18,10 @@ from shoal.membership.membership import Refusal
 
 
 class Preparation(msgspec.Struct, frozen=True):
-    """The members of a view to come, who are to prepare what they would go over together."""
+    """The members of a view to come, who prepare the engine that they would use together."""
 
     number: int
-    """Counts preparations from 1; what the first view goes over is number 0."""
+    """Counts preparations from 1; the engine of the first view is number 0."""
 
     ranks: tuple[int, ...]
     """The present members and the newcomers, ascending."""
@@ -47,13 +47,13 @@ class Arrivals:
         self._hosts[rank] = host
 
     def gone(self, rank: int) -> None:
-        """Note that `rank`, a newcomer or a member, is not there any more: prepare without it."""
+        """Note that `rank`, a newcomer or a member, is gone: prepare without it."""
         self._hosts.pop(rank, None)
         if self._preparation is not None and rank in self._preparation.ranks:
             self._preparation = None
 
     def begin(self, members: Collection[int], now_ns: int) -> Preparation | None:
-        """Return what is to be prepared for those that wait, if nothing is under way."""
+        """Return a new preparation for the newcomers that wait, if none is under way."""
         if self._preparation is not None or not self._hosts:
             return None
         self._number += 1
@@ -74,7 +74,7 @@ class Arrivals:
         return {each: self._hosts.pop(each) for each in preparation.ranks if each in self._hosts}
 
     def failed(self, number: int, reason: str, code: int) -> list[Refusal]:
-        """Refuse those for whom a preparation was made that has failed, and why."""
+        """Refuse the newcomers of a preparation that has failed, with the reason."""
         preparation = self._preparation
         if preparation is None or number != preparation.number:
             return []
@@ -83,7 +83,7 @@ class Arrivals:
         return [Refusal(rank, f"Rank {rank} was not taken in: {reason}", code) for rank in refused]
 
     def poll(self, now_ns: int) -> list[Refusal]:
-        """Refuse those whose preparation takes too long."""
+        """Refuse newcomers whose preparation takes too long."""
         if self._preparation is None or now_ns - self._since_ns < self._patience_ns:
             return []
         seconds = self._patience_ns / 1e9

@@ -1,9 +1,10 @@
-"""Who takes part, and why that changed: proposals, reports, decisions.
+"""The members of a job, and why they changed: proposals, reports, decisions.
 
 A view change is a flush. A change is *proposed* to the members to come; each of them lets nothing
 of the old view complete any more, and *reports* what it has done in it; when all have reported, the
-new view is *decided*, and they go on from what all agree on. Whoever is lost meanwhile makes a new
-proposal necessary, and so does whoever does not report in time: nobody can hold a decision up.
+new view is *decided*, and they go on from the state that all agree on. A member that is lost
+meanwhile makes a new proposal necessary, and so does one that does not report in time: no member
+can hold a decision up.
 
 Knows no message, socket or clock: time is an argument.
 """
@@ -29,20 +30,20 @@ class Kind(StrEnum):
     FINISHED = "finished"
     JOINED = "joined"
     MEASURED = "measured"
-    """All agree on what they have measured; nobody comes or goes."""
+    """All agree on what they have measured; no member comes or goes."""
     SUCCEEDED = "succeeded"
-    """It keeps the control plane from now on."""
+    """The worker keeps the control plane from now on."""
 
 
 class Quorum(StrEnum):
     """How many members of a view have to agree on the next one."""
 
     MAJORITY = "majority"
-    """More of them than cannot be reached: two parts of a job that is cut in two never both go on.
-    As many are enough where the control plane is that they have had so far."""
+    """More members than cannot be reached: two parts of a job that is cut in two never both go on.
+    Half of the members are enough for the part that has the present control plane."""
 
     ANY = "any"
-    """No number is asked for: parts of the job may go on apart."""
+    """No number is required: parts of the job may go on apart."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -56,28 +57,28 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def is_end(self) -> bool:
-        """Whether the worker is there no more for anybody."""
+        """Whether the worker is gone for all others."""
         return self.kind in (Kind.LOST, Kind.LEFT, Kind.FINISHED) and not self.may_be_well
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a member has done in the old view."""
+    """A member's report of what it has done in the old view."""
 
     rounds: Mapping[str, int] = {}
-    """The round of a schedule, or the sum, that it would make next, by the name of the training."""
+    """The number of its next round of a schedule, or next sum, by the name of the training."""
 
     is_ending: bool = False
     """Whether it makes no more steps of its own."""
 
     has_ended: bool = False
-    """Whether it knows that nobody trains any more."""
+    """Whether it knows that no worker trains any more."""
 
     notes: Mapping[str, bytes] = {}
-    """What else all have to know of each other, by names that are the same on all members."""
+    """Further facts for all members, by names that are the same on all of them."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """The view to come: its members are to stop the old one, and to report."""
+    """The view to come: its members stop the old one, and report."""
 
     number: int
     """Counts proposals; a report names the one that it answers."""
@@ -109,22 +110,22 @@ class Decision(msgspec.Struct, frozen=True):
     view: View
     changes: tuple[Change, ...]
     reports: Mapping[int, Report]
-    """What each member that has gone on in a view before has reported, by rank."""
+    """The reports of all members but newcomers, by rank."""
 
     way: int = 0
-    """The number of the preparation over which its members go on."""
+    """The number of the preparation whose engine its members use."""
 
     num_finished: int = 0
     """How many workers have finished so far, and are not missed."""
 
     @property
     def newcomers(self) -> tuple[int, ...]:
-        """The members that have not gone on in any view, and lack all that a view goes on from."""
+        """The members that have not gone on in any view yet, and lack the others' state."""
         return tuple(rank for rank in self.view.members if rank not in self.reports)
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody trains any more, so that nobody else is needed."""
+        """Whether no member trains any more, so that no more workers are needed."""
         return bool(self.reports) and _is_over(self.reports.values())
 
     def view_of(self, training: str) -> View:
@@ -132,7 +133,7 @@ class Decision(msgspec.Struct, frozen=True):
         return replace(self.view, from_step=max(self.rounds_of(training).values(), default=0))
 
     def donors(self, training: str) -> dict[int, tuple[int, ...]]:
-        """Return who can give each newcomer what it lacks: those who are furthest, in turn."""
+        """Return each newcomer's donors: the furthest members, each time beginning with another."""
         rounds = self.rounds_of(training)
         furthest = [rank for rank in sorted(rounds) if rounds[rank] == max(rounds.values())]
         newcomers = self.newcomers if furthest else ()
@@ -140,7 +141,7 @@ class Decision(msgspec.Struct, frozen=True):
         return {rank: (*furthest[first:], *furthest[:first]) for rank, first in turns}
 
     def rounds_of(self, training: str) -> dict[int, int]:
-        """Return the round that each rank would make next in a training, as it has reported."""
+        """Return the number of each rank's next round in a training, as it has reported."""
         return {rank: each.rounds.get(training, 0) for rank, each in self.reports.items()}
 
 
@@ -150,7 +151,7 @@ class Refusal(msgspec.Struct, frozen=True):
     rank: int
     reason: str
     code: int = UsageError.exit_code
-    """The exit code of the error that it is."""
+    """The exit code of the error that the newcomer raises."""
 
 
 class TooFew(msgspec.Struct, frozen=True):
@@ -175,7 +176,7 @@ class Position(msgspec.Struct, frozen=True):
     """The last view that was decided."""
 
     way: int = 0
-    """The number of the preparation over which it is gone on."""
+    """The number of the preparation whose engine is used."""
 
     proposal: int = 0
     """The number of the last proposal."""
@@ -187,14 +188,14 @@ class Position(msgspec.Struct, frozen=True):
     """How many workers had finished when the view was decided."""
 
     changes: tuple[Change, ...] = ()
-    """What the last proposal says has changed, whether it is decided by now or not."""
+    """The changes of the last proposal, whether it is decided by now or not."""
 
 
 class Membership:
     """The members of one job. `report_ns` is how long they have to report, nanoseconds.
 
-    With fewer than `min_members` there is no job, nor against the `quorum`. One of fixed size
-    (`is_fixed`) needs all that it begins with, and knows no other view.
+    With fewer than `min_members`, or without a `quorum`, the job ends. A job of fixed size
+    (`is_fixed`) needs all members that it begins with, and has no other view.
     """
 
     def __init__(
@@ -223,14 +224,14 @@ class Membership:
         self._hosts = dict(zip(view.members, view.hosts, strict=True))
         self._changes: dict[int, Change] = {}
         self._out_of_reach: set[int] = set()
-        """The members of the view that are lost, and may go on without those that are left."""
+        """The members of the view that are lost, and may go on without the members left here."""
         self._reports: dict[int, Report | None] = {}
 
     def succeed(self, before: Position, keeper: int, now_ns: int) -> list[Event]:
-        """Go on where the membership `before` has come to, which `keeper` keeps from now on.
+        """Go on from the position `before`; `keeper` keeps the membership from now on.
 
-        Its members agree anew, for some may have heard what others have not. It may have decided
-        one view that nobody has told of, so the number of that one is left out.
+        Its members agree anew, for some may have heard what others have not. The lost keeper may
+        have decided one view that no member has told of, so the number of that one is left out.
         """
         self._next_epoch = before.view.epoch + 2
         self._number, self._way = before.proposal, before.way
@@ -243,7 +244,7 @@ class Membership:
         return rank in self._hosts
 
     def lose(self, rank: int, reason: str, now_ns: int, *, has_ended: bool = True) -> list[Event]:
-        """Take note that `rank` is lost; nothing if it does not take part.
+        """Take note that `rank` is lost; return no events if it does not take part.
 
         Unless its process is known to have ended, it may be well, and others with it.
         """
@@ -259,18 +260,18 @@ class Membership:
     def leave(
         self, rank: int, reason: str, now_ns: int, *, has_finished: bool = True
     ) -> list[Event]:
-        """Take note that `rank` needs the others no more, and they do not need it.
+        """Take note that `rank` does not need the others any more, nor they it.
 
-        One that `has_finished` is not missed: the others are about to.
+        A member that `has_finished` is not missed: the others are about to finish.
         """
-        if self.is_fixed:  # its members stay what they are, also when some have ended
+        if self.is_fixed:  # its members stay the same, also when some have ended
             return []
         self.num_finished += has_finished and rank in self._hosts
         kind = Kind.FINISHED if has_finished else Kind.LEFT
         return self._without(Change(kind, rank, reason), now_ns)
 
     def join(self, rank: int, host: int, reason: str, now_ns: int, *, way: int = 0) -> list[Event]:
-        """Let `rank` take part from the next view on; `way` is what all have prepared for it.
+        """Let `rank` take part from the next view on; `way` is the preparation made for it.
 
         Raises `ProtocolError` if it takes part already.
         """
@@ -284,14 +285,14 @@ class Membership:
         return self._propose(now_ns)
 
     def refresh(self, rank: int, reason: str, now_ns: int) -> list[Event]:
-        """Let all members agree anew, since `rank` asks for it; nothing if they do so anyway."""
+        """Let all members agree anew, as `rank` asks; return no events if they do so anyway."""
         if self.is_fixed or self.proposal is not None or rank not in self._hosts:
             return []
         self._changes[rank] = Change(Kind.MEASURED, rank, reason)
         return self._propose(now_ns)
 
     def report(self, rank: int, number: int, report: Report | None, now_ns: int) -> list[Event]:
-        """Take what a member reports on proposal `number`; one on an older proposal is ignored.
+        """Take a member's report on proposal `number`; reports on older proposals are ignored.
 
         None is the report of a newcomer that has not gone on in any view yet.
         """
@@ -301,7 +302,7 @@ class Membership:
         return self._decide(now_ns)
 
     def poll(self, now_ns: int) -> list[Event]:
-        """Propose again without those who have not reported in time; end without a quorum."""
+        """Propose again without members that have not reported in time; end without a quorum."""
         if self.proposal is None or now_ns - self._since_ns < self._report_ns:
             return []
         events: list[Event] = []
@@ -355,7 +356,7 @@ class Membership:
         if any(rank not in self._reports for rank in self.proposal.members):
             return []
         if not self._has_quorum:
-            return []  # some of those out of reach may yet turn out to have ended
+            return []  # some members out of reach may yet turn out to have ended
         old = {rank: each for rank, each in self._reports.items() if each is not None}
         fresh = [rank for rank in self._hosts if rank not in self.view.members]
         if fresh and _is_over(old.values()):
@@ -383,5 +384,5 @@ class Membership:
 
 
 def _is_over(reports: Collection[Report]) -> bool:
-    """Return whether a newcomer would find nobody to train with, or miss the end."""
+    """Return whether a newcomer would find no worker to train with, or miss the end."""
     return all(each.is_ending for each in reports) or any(each.has_ended for each in reports)

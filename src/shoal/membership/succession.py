@@ -1,8 +1,8 @@
-"""A membership whose keeper is lost goes on with the one that stands by.
+"""A membership whose keeper is lost goes on with its standby.
 
-Members tell the one that stands by how far they know the membership to have come, and go over to it
-when they hear no more of the keeper. It takes over as soon as that is most of them, so that there
-are never two: the keeper before it cannot decide anything against a majority.
+Members tell the standby how far they know the membership to have come, and go over to it when they
+hear no more of the keeper. The standby takes over as soon as most members have come over, so that
+there are never two keepers: the previous one cannot decide anything against a majority.
 
 Knows no message, socket or clock: time is an argument.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Succession:
-    """What the one that stands by knows of the membership, which `keeper` is to keep.
+    """The standby's knowledge of the membership, which `keeper` would keep.
 
     `report_ns`, `min_members` and `quorum` are the membership's.
     """
@@ -37,7 +37,7 @@ class Succession:
         self._keeper, self._report_ns = keeper, report_ns
         self._min_members, self._quorum = min_members, quorum
         self._positions: dict[int, Position] = {}
-        """How far each that follows knows the membership to have come."""
+        """How far each member that follows knows the membership to have come."""
         self._moved: set[int] = set()
         self._ended: set[int] = set()
         self._finished: set[int] = set()
@@ -45,7 +45,7 @@ class Succession:
 
     @property
     def position(self) -> Position | None:
-        """How far the membership has come, as far as anybody has told."""
+        """How far the membership has come, as far as any member has told."""
         told = self._positions.values()
         if not told:
             return None
@@ -61,7 +61,7 @@ class Succession:
         )
 
     def follow(self, rank: int, position: Position, *, has_moved: bool) -> None:
-        """Take note how far `rank` knows the membership to have come, and whether it goes over."""
+        """Take note of the position that `rank` knows, and whether it has come over."""
         self._positions[rank] = position
         self._following.add(rank)
         self._ended.discard(rank)  # another process may be this rank
@@ -70,13 +70,13 @@ class Succession:
             self._moved.add(rank)
 
     def leave(self, rank: int, *, has_finished: bool) -> None:
-        """Take note that `rank` needs the others no more."""
+        """Take note that `rank` does not need the others any more."""
         if has_finished:
             self._finished.add(rank)
         self.ended(rank)
 
     def forget(self, rank: int) -> None:
-        """Take note that `rank` follows another one."""
+        """Take note that `rank` follows another standby."""
         self._positions.pop(rank, None)
         self._following.discard(rank)
         self._moved.discard(rank)
@@ -89,7 +89,7 @@ class Succession:
 
     @property
     def expected(self) -> tuple[int, ...]:
-        """The members that are yet to follow: whoever has just been told to may be on the way."""
+        """The members that do not follow yet: those that were just told to may be on the way."""
         position = self.position
         if position is None:
             return ()
@@ -97,23 +97,23 @@ class Succession:
         return tuple(rank for rank in position.view.members if rank not in there)
 
     def missing(self, reachable: Collection[int]) -> int:
-        """Return how many more members have to come over; `reachable` are those that are heard."""
+        """Return how many more members have to come over; `reachable` are the members heard of."""
         position = self.position
         if position is None:
             return 1
         gone = self._gone(position)
         living = [rank for rank in position.view.members if rank not in gone]
         least = len(living) // 2 + 1
-        if self._quorum is Quorum.ANY:  # nobody comes over whose keeper is well but one's own way
+        if self._quorum is Quorum.ANY:  # members come over only if they cannot reach the keeper
             least = max(1, sum(rank in reachable for rank in living))
         return max(0, least - sum(rank in self._moved for rank in living))
 
     def ascend(
         self, reachable: Collection[int], now_ns: int
     ) -> tuple[Membership, list[Event]] | None:
-        """Return the membership to keep from now on, and what it begins with; None if not yet.
+        """Return the membership to keep from now on, and its first events; None if not yet.
 
-        All that are `reachable` are to come over now.
+        All members that are `reachable` have to come over now.
         """
         position = self.position
         if position is None or self.missing(reachable):
@@ -137,10 +137,10 @@ class Succession:
         return membership, events
 
     def _gone(self, position: Position) -> dict[int, Change]:
-        """Return what has become of the members at `position` that are there no more.
+        """Return what has become of the members at `position` that are gone.
 
-        The lost keeper alone may have heard of some. Then it has proposed to go on without them,
-        and any of the others may have heard that.
+        Perhaps only the lost keeper has heard of some. Then it has proposed to go on without them,
+        and any of the other members may have heard that proposal.
         """
         gone: dict[int, Change] = {}
         for rank in self._ended:
@@ -154,9 +154,9 @@ class Succession:
 
 
 def who_stands_by(view: View, keeper: int, host: int, willing: Collection[int]) -> int | None:
-    """Return which of the members that are `willing` should stand by for the keeper, on a `host`.
+    """Return which of the `willing` members should stand by for the keeper, which is on `host`.
 
-    On another host than the keeper's, if any is; None if nobody can.
+    It is on another host than the keeper's, if any is; None if no member can.
     """
     places = [
         (other == host, rank)

@@ -1,6 +1,6 @@
-"""A view: who takes part in a job, from when on, and on which hosts.
+"""A view: the members of a job, since when, and on which hosts.
 
-Whatever depends on how many workers there are is a function of a view. It does not know how
+Everything that depends on the number of workers is a function of a view. A view does not know how
 workers hear of it.
 """
 
@@ -18,7 +18,7 @@ class View(msgspec.Struct, frozen=True):
     """The members of a job between two changes."""
 
     epoch: int
-    """The number of changes before it. Nothing of an earlier epoch counts in it."""
+    """The number of changes before it. Messages of an earlier epoch do not count in it."""
 
     members: tuple[int, ...]
     """Ranks, ascending."""
@@ -30,7 +30,7 @@ class View(msgspec.Struct, frozen=True):
     """The first round of a schedule that its members make together."""
 
     why: str = ""
-    """Why it came about, in sentences; nothing for the first."""
+    """Why it came about, in sentences; empty for the first view."""
 
     def __post_init__(self) -> None:
         if not self.members or len(self.members) != len(self.hosts):
@@ -61,10 +61,10 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What a person reads of it."""
+        """The description that users read."""
         ranks = ", ".join(map(str, self.members))
         return f"View {self.epoch}: {len(self)} members, ranks {ranks}. {self.why}".strip()
 
     def place_of(self, rank: int) -> int:
-        """Return where `rank` stands among the members. Raises `ValueError` if it is none."""
+        """Return the place of `rank` among the members. Raises `ValueError` if it is no member."""
         return self.members.index(rank)

@@ -1,4 +1,4 @@
-"""A job as one worker sees it: joining, what its transport stands on, leaving.
+"""A job as one worker sees it: joining, the engine of its transport, leaving.
 
 `session` is torch's (`shoal.init`), `numpy_communicator` goes without torch (`shoal.connect`).
 """

@@ -1,7 +1,7 @@
 """A bound for calls that have none of their own, such as those to torch's store.
 
 torch's store answers no `check`, `get` or `add` when its server is there but silent, and gloo calls
-it while it connects. Whoever waits for such a call in a thread can stop waiting.
+it while it connects. A caller that runs such a call in a thread can stop waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def within(seconds: float, what: str, call: Callable[[], Result]) -> Result:
-    """Return what `call` does, or raise what it raises.
+    """Return the result of `call`, or raise its exception.
 
     Raises `DeadlineExceeded` after so many `seconds`, with `what` as the sentence; the call is then
     left behind in its thread.
@@ -39,4 +39,4 @@ def within(seconds: float, what: str, call: Callable[[], Result]) -> Result:
     if not has_returned:
         assert isinstance(result, BaseException)
         raise result
-    return result  # type: ignore[return-value]  # what `call` has returned
+    return result  # type: ignore[return-value]  # the value that `call` has returned

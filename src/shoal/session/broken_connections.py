@@ -1,4 +1,4 @@
-"""Whom a broken gloo connection blames: its far end, unless that has left of its own accord."""
+"""A broken gloo connection blames its far end, unless that has left of its own accord."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEAVER_S: Final = 1.0
 
 
 def blame(session: Session, rank: int | None, text: str) -> None:
-    """Tell the others of `rank`, with what gloo says; None: a connection to somebody has ended."""
+    """Report `rank` to the others, with gloo's message `text`; None: it is not known which rank."""
     if rank is not None:
         reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
         session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)

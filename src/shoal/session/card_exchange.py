@@ -1,9 +1,9 @@
 """How the ranks of a transport show each other their cards, before it can carry anything.
 
 A card holds addresses and the tags that keep strangers' packets out. Owns the ways to exchange
-them: over the control plane, which is authenticated; over torch's store, which is not; and, where a
-job key is set, over connections of rank 0's that only holders of the key can make, whose address
-alone stands in the store. What a card holds is the caller's.
+cards: over the control plane, which is authenticated; over torch's store, which is not; and, where
+a job key is set, over connections to rank 0 that only holders of the key can make, so that only its
+address stands in the store. The caller decides what a card holds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from shoal.wire import Settings
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-"""A collective function that takes this rank's card and returns those of all ranks, in order:
-nothing for a rank that is not there."""
+"""A collective function that takes this rank's card and returns all ranks' cards, in order: empty
+bytes for a rank that is not there."""
 
 _BOUNDS: Final = 2.0
-"""Deadlines within which an exchange over torch's store ends, however silent that is."""
+"""The deadlines within which an exchange over torch's store ends, even if the store is silent."""
 
 
 def over_board(
@@ -45,7 +45,7 @@ def over_board(
 ) -> Exchange:
     """Return the exchange over `board`, on which each `name` is used once.
 
-    `ranks` are those that are there: all, if they are not given.
+    `ranks` are the ranks that take part; by default all.
     """
 
     def exchange(card: bytes) -> list[bytes]:
@@ -65,7 +65,7 @@ def over_store(
 ) -> Exchange:
     """Return the exchange over torch's `store`, by way of rank 0 where SHOAL_JOB_KEY is set.
 
-    The addresses of `settings` are rank 0's then; without them those that the environment says.
+    Rank 0 then serves at the address of `settings`, by default the environment's.
     """
     key = os.environ.get("SHOAL_JOB_KEY")
     silent = "torch's store does not answer: the process that keeps it hangs, or is cut off."

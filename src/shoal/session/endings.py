@@ -1,8 +1,8 @@
-"""How a worker's trainings end: finished, given up, or left in the middle; what is said of that.
+"""How a worker's trainings end: finished, given up, or left in the middle; who is told of it.
 
-Owns what the others, and the user, are to hear when a worker leaves. A worker that has met an error
+Owns what the other workers, and the user, hear when a worker leaves. A worker that has met an error
 of the job has failed, however its script ends (`raise SystemExit(error.exit_code)` looks like an
-ordinary end to Python); one that leaves between two steps without one has left in the middle.
+ordinary end to Python); one that leaves between two steps without an error has left in the middle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _OF_THE_JOB: Final = (WorkerLost, DeadlineExceeded, ProtocolError, ResourceError)
-"""Errors after which this worker cannot go on; a `UsageError` is one of the script's, which may."""
+"""Errors after which this worker cannot go on; after a `UsageError`, the script's own, it can."""
 
 
 def _nothing(_error: ShoalError) -> None:
@@ -29,7 +29,7 @@ def _nothing(_error: ShoalError) -> None:
 
 @dataclass(slots=True)
 class Training:
-    """One `DistributedOptimizer`'s life, as far as others care how it ended."""
+    """The record of one `DistributedOptimizer`, from which follows how it ended."""
 
     name: str
     strategy: str
@@ -48,9 +48,9 @@ class Endings:
     trainings: list[Training] = field(default_factory=list)
     failure: ShoalError | None = None
     is_interrupted: bool = False
-    """Whether the script ends by an exception: then no more needs to be said."""
+    """Whether the script ends by an exception: then no warning is needed."""
     on_failure: Callable[[ShoalError], None] = _nothing
-    """What is called with the first error of the job."""
+    """Called with the first error of the job."""
     is_leaving: bool = False
     """Whether this worker leaves at the end of its step, and the others go on."""
 
@@ -77,7 +77,7 @@ class Endings:
         return any(each.num_steps and not each.has_finished for each in self.trainings)
 
     def warn(self, num_workers: int) -> None:
-        """Say so, once, if what was trained here is one worker's replica and no mean."""
+        """Log, once, if a model trained here is one worker's replica and not a mean."""
         trainings, self.trainings = self.trainings, []
         if self.failure is not None or self.is_interrupted or num_workers == 1:
             return

@@ -1,9 +1,9 @@
 """One engine for all users of a process's transport, each with a share of its own.
 
-torch's process groups, strategies and whoever else wants the transport among the same ranks use one
-set of sockets. Owns who uses an engine: the first user opens it, the last one to leave closes it.
-What one user aborts, or a deadline of its own, touches its transfers only. Names of conversations
-are made of what kind of user asks and of how many did so before, so no two users share a stream.
+torch's process groups, strategies and other users of the transport among the same ranks use one
+set of sockets. Owns the users of an engine: the first opens it, the last one to leave closes it.
+An abort or deadline of one user touches its transfers only. Names of conversations are made of the
+kind of user and of how many asked before, so no two users share a stream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Shared:
 
 
 class EngineShare:
-    """What one user has of an engine; does what an engine does, for the user's transfers alone.
+    """One user's share of an engine: works like an engine, for the user's transfers alone.
 
     `deadline_s` bounds its transfers, whatever the engine was opened with. Made by `share_engine`.
     """
@@ -61,7 +61,7 @@ class EngineShare:
     def move_to(self, engine: UdpEngine) -> UdpEngine | None:
         """Go on over another engine, of which this is the only user, with the same conversations.
 
-        Return the one before, to be closed, if nobody uses it any more.
+        Return the previous engine, to be closed, if it has no users any more.
         """
         before = self._shared
         ranks = tuple(range(engine.endpoint.num_ranks))
@@ -72,7 +72,7 @@ class EngineShare:
 
     @property
     def engine(self) -> UdpEngine:
-        """What is shared."""
+        """The shared engine."""
         return self._shared.engine
 
     @property
@@ -82,17 +82,17 @@ class EngineShare:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The engine's."""
+        """The engine's endpoint."""
         return self.engine.endpoint
 
     @property
     def lane_count(self) -> int:
-        """The engine's."""
+        """The engine's number of lanes."""
         return self.engine.lane_count
 
     @property
     def hosts(self) -> Sequence[str]:
-        """The engine's."""
+        """The engine's hosts."""
         return self.engine.hosts
 
     @property
@@ -102,13 +102,13 @@ class EngineShare:
 
     @property
     def error(self) -> ShoalError | None:
-        """What every operation of this user fails with just now; None while they go on."""
+        """The error with which every operation of this user fails at present; None: none fails."""
         return self._ended or self._interrupted
 
     def new_stream(self, *meaning: Hashable) -> int:
         """Return a stream that has not been used on this engine; the same on all ranks.
 
-        All who take part must ask for streams of this `meaning` in the same order.
+        All ranks that take part must ask for streams of this `meaning` in the same order.
         """
         with _lock:
             before = self._shared.conversations[meaning]
@@ -127,7 +127,7 @@ class EngineShare:
         return transfer
 
     def stats(self) -> TransportStats:
-        """Return a snapshot of what the engine has done for all of its users."""
+        """Return a snapshot of the engine's counts, of all of its users."""
         return replace(self.engine.stats(), deadline_s=self.deadline_s)
 
     def abort(self, error: ShoalError) -> None:
@@ -148,7 +148,7 @@ class EngineShare:
             self._interrupted = None
 
     def close(self) -> None:
-        """Leave; the last one closes the engine. Safe to call twice."""
+        """Leave the engine; the last user closes it. Safe to call twice."""
         with _lock:
             if self._left:
                 return
@@ -162,8 +162,8 @@ class EngineShare:
 
 _lock = threading.RLock()
 _open: dict[tuple[int, tuple[int, ...]], _Shared] = {}
-"""The open engines by process, for a process that was forked has no part in its parent's, and by
-the ranks that they join."""
+"""The open engines by process, for a forked process does not use its parent's, and by the ranks
+that they join."""
 
 
 def open_engines() -> list[UdpEngine]:
@@ -184,10 +184,9 @@ def share_engine(
 
     An engine among all ranks of the job serves any `members`; if none is open, one that joins just
     these does, in which they are numbered by their places in `members`: `exchange` is then used.
-    Which it is, is the same for all members. `deadline_s` bounds the opening and the share's
-    transfers.
+    All members use the same one. `deadline_s` bounds the opening and the share's transfers.
 
-    Raises what `open_engine` does.
+    Raises the errors of `open_engine`.
     """
     everyone = tuple(range(world_size))
     with _lock:
@@ -215,7 +214,7 @@ def group_alone(
     """Return a group over an engine of its own, whatever others this process has; collective.
 
     `deadline_s` bounds the opening and the group's transfers, until its engine is given another.
-    Raises what `open_engine` does.
+    Raises the errors of `open_engine`.
     """
     engine = open_engine(me, size, exchange, deadline_s=deadline_s, settings=settings)
     share, ranks = EngineShare.alone(engine, deadline_s), tuple(range(size))
@@ -228,7 +227,7 @@ def communicator_over(
     on_peer_error: Callable[[int | None, str, int], None] | None = None,
     view: View | None = None,
 ) -> TransportCommunicator:
-    """Return a communicator for strategies with conversations of its own; not to be closed itself.
+    """Return a communicator for strategies with conversations of its own; do not close it.
 
     All members of `view` (by default all that the engine joins) make theirs in the same order.
     """

@@ -1,8 +1,8 @@
-"""Writes what this worker did last to a file: after an error of the job, or when SIGUSR1 asks.
+"""Writes this worker's last events to a file: after an error of the job, or when SIGUSR1 comes.
 
-Owns the folder, the file and the signal. SHOAL_FLIGHT_DIR names the folder; without it that is one
-of this user's in the folder for temporary files, and 0 writes nothing. The signal is heard by a
-thread of its own, for the training thread may be blocked outside of Python when it is needed most.
+Owns the folder, the file and the signal. SHOAL_FLIGHT_DIR names the folder; the default is one of
+this user's in the folder for temporary files, and 0 writes nothing. A thread of its own hears the
+signal, for the training thread may be blocked outside of Python when the record is needed most.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class FlightRecorder:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.flight = Flight()
-        """What the trainings of this worker note."""
+        """The events that the trainings of this worker note."""
         self._rank, self._view = rank, view
         self._folder = _folder(job, environment.get(VARIABLE, ""))
         self._is_written = False
         self._lock = threading.Lock()
 
     def fail(self, error: BaseException) -> None:
-        """Write the record because of an error, unless one has been written for another."""
+        """Write the record because of an error, unless it has been written for an earlier one."""
         if self._is_written:
             return
         self._is_written = True
@@ -84,7 +84,7 @@ class FlightRecorder:
     def write(
         self, why: str, *, is_own_fault: bool = False, blames: int | None = None
     ) -> Path | None:
-        """Write the record, in place of an older one; return where, None if it cannot be."""
+        """Write the record, in place of an older one; return its path, None if it cannot be."""
         if self._folder is None:
             return None
         record = FlightRecord(
@@ -121,7 +121,7 @@ class FlightRecorder:
             _log.warning(_WHERE, self._rank, path.parent)
 
     def listen(self) -> None:
-        """Write the record whenever SIGUSR1 comes, unless something else hears that signal."""
+        """Write the record whenever SIGUSR1 comes, unless other code handles that signal."""
         global _heard_for  # noqa: PLW0603 - a process has one handler of a signal
         if self._folder is not None and (signal.getsignal(signal.SIGUSR1) is _ignore or _hear()):
             _heard_for = self
@@ -137,18 +137,18 @@ _heard_for: FlightRecorder | None = None
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing in the training thread: the one that listens does what there is to do."""
+    """Do nothing in the training thread: the listening thread writes the record."""
 
 
 def _hear() -> bool:
-    """Begin to listen for SIGUSR1, if nothing else does; return whether that is so."""
+    """Begin to listen for SIGUSR1, if no other code does; return whether it listens."""
     is_free = signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
     if not is_free or threading.current_thread() is not threading.main_thread():
         return False
     here, there = os.pipe()
     os.set_blocking(there, False)
     before = signal.set_wakeup_fd(there, warn_on_full_buffer=False)
-    if before != -1:  # somebody else listens for signals, asyncio say
+    if before != -1:  # other code listens for signals, asyncio say
         signal.set_wakeup_fd(before)
         os.close(here)
         os.close(there)
@@ -175,7 +175,7 @@ def _folder(job: str, asked: str) -> Path | None:
 
 
 def _make_own(folder: Path) -> None:
-    """Make a folder that others cannot write to, or find one of this user's own."""
+    """Make a folder that other users cannot write to, or check that it is this user's own."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():

@@ -1,7 +1,7 @@
 """A process that a worker forks, such as a DataLoader's, lets go of the worker's connections.
 
-It would hold them open when the worker is killed, and the others would miss that worker only once
-it has been silent for long.
+It would hold the connections open when the worker is killed, and the others would notice the loss
+only after the liveness timeout.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from stat import S_ISSOCK
 
 
 def let_go_of(endpoint: str) -> None:
-    """Close, in a forked process, what is connected to `endpoint`, such as "tcp://10.0.0.1:4711".
+    """Close, in a forked process, sockets connected to `endpoint`, such as "tcp://10.0.0.1:4711".
 
-    By its port: its host may be a name, and a process that was just forked has nothing else there.
+    They are found by its port: its host may be a name, and a process that was just forked has no
+    other connections there.
     """
     port = int(endpoint.rpartition(":")[2])
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         with suppress(OSError):  # the listing itself is over, or nothing is connected
             if S_ISSOCK(os.fstat(number).st_mode) and _peer_port(number) == port:
-                os.dup2(nothing, number)  # what still believes in it finds nothing of others
+                os.dup2(nothing, number)  # code that still uses the number meets no other file
     os.close(nothing)
 
 

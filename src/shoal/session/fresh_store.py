@@ -1,9 +1,9 @@
 """A part of a store that no earlier start of the same job has written to.
 
-torchrun keeps its store when it restarts the workers, with everything that those before have left
-there: addresses, keys, verdicts. So the workers first agree on a name that is new, in a way that
-what is left of earlier agreements cannot disturb: each shows a random number and then what it sees
-of everybody's, until all see the same, their own number included.
+torchrun keeps its store when it restarts the workers, with everything that the earlier workers have
+left there: addresses, keys, verdicts. So the workers first agree on a new name, in a way that left
+over agreements cannot disturb: each publishes a random number and then a digest of all numbers that
+it sees, until all see the same numbers, their own included.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.005
 _PAUSE_PER_RANK_S = 0.0002
-"""All ask one store for something of everybody: what it has to do grows with their square."""
+"""All ranks ask one store for all ranks' values: its work grows with the square of their number."""
 
 
 def fresh_store(
     store: Store, occasion: str, rank: int, world_size: int, *, deadline_s: float
 ) -> Store:
-    """Return the part of `store` that this start of the job alone has; collective.
+    """Return a part of `store` that only this start of the job uses; collective.
 
-    Within one start, `occasion` is used once. Raises `DeadlineExceeded` naming who has not shown
-    up.
+    Within one start, `occasion` is used once. Raises `DeadlineExceeded` naming the ranks that have
+    not shown up.
     """
     prefix = f"shoal-start/{occasion}"
     deadline = time.monotonic() + deadline_s
@@ -56,7 +56,7 @@ def fresh_store(
 
 
 def _all_of(store: Store, keys: list[str], deadline: float, deadline_s: float) -> list[bytes]:
-    """Return what is under all `keys`, once it is; asked for at once where the store can tell."""
+    """Return the values of all `keys`, once all are set; in one request if the store can."""
     left_s = max(0.001, deadline - time.monotonic())
     try:
         store.wait(keys, timedelta(seconds=left_s))

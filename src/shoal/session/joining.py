@@ -1,8 +1,8 @@
 """How a job's workers meet before their control plane stands: over torch's store, within a bound.
 
-Owns what goes through the store: a part of it that is this start's alone, the job key, the first
-comparison of cards, what workers know of hosts, and where the control plane is. After that nothing
-of ours waits for the store, which tells nobody that it is silent.
+Owns the use of the store: a part of it that only this start uses, the job key, the first comparison
+of cards, the hosts, and the address of the control plane. After that no code of ours waits for the
+store, whose silence raises no error.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
     from shoal.watch import WatchAddress
 
     Find: TypeAlias = Callable[[Callable[[], bytes | None]], RunningJob | None]
-    """Finds the job that runs by what reads the note of it."""
+    """Finds the running job by its note, which the argument reads."""
 
 _NO_CONTROL: Final = "error: "
 _NOTE: Final = "shoal-job"
-"""What stands in the launcher's store of a job that others may join."""
+"""The key of the note about a job that others may join, in the launcher's store."""
 _KEY, _DEALT, _PER_HOST, _CONTROL = "job-key", "ranks-dealt-to-hosts", "workers-per-host", "control"
 _BOUNDS: Final = 2.0
-"""Deadlines within which all that a start does through the store is over: each of its waits has one
-of its own, and says more when that ends it."""
+"""The deadlines within which a start's use of the store ends: each of its waits has a deadline of
+its own, with an error that says more."""
 _SILENT: Final = (
     "torch's store, at MASTER_ADDR, does not answer: the process that keeps it hangs, or its"
     " machine cannot be reached."
@@ -70,16 +70,16 @@ _SILENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the workers know of each other once they have met."""
+    """The facts that the workers agree on when they have met."""
 
     launch: Launch
     key: JobKey
     store: Store
-    """The part of torch's store that is this session's."""
+    """The part of torch's store that only this session uses."""
 
 
 def checked_deadline(deadline_s: float, control_port: int) -> float:
-    """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
+    """Return the deadline as a plain number; raise `UsageError` if it or the port is no number."""
     whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
     return seconds(deadline_s, "The deadline")
 
@@ -108,13 +108,13 @@ def join_or_find(deadline_s: float, find: Find | None) -> RunningJob | None:
     """Initialize torch.distributed as the launcher says, or return the job that runs there."""
     try:
         launch = read_launch()
-    except UsageError:  # no job begins with such a rank, but it may come to one that runs
+    except UsageError:  # no job begins with such a rank, but it may join one that runs
         running = None if find is None else _find_in_store(find, deadline_s)
         if running is None:
             raise
         show_log(rank_asked_for() or 0)
         return running
-    read_master()  # torch does, and would say what is wrong in words of its own
+    read_master()  # torch reads it too, and would say what is wrong in words of its own
     show_log(launch.rank)
     return _join_processes(launch, deadline_s, find)
 
@@ -155,13 +155,13 @@ def _initialize(launch: Launch, deadline_s: float, find: Find | None) -> Running
 def _find_in_store(find: Find, deadline_s: float) -> RunningJob | None:
     """Return the job that runs at MASTER_ADDR and MASTER_PORT; None if there is none.
 
-    It is for a process that has no part in the job's start.
+    For a process that has no part in the job's start.
     """
     host, port = read_master()
 
     def look() -> RunningJob | None:
         timeout = timedelta(seconds=deadline_s)
-        with suppress(RuntimeError):  # nobody is there
+        with suppress(RuntimeError):  # no store is there
             store = dist.TCPStore(  # type: ignore[attr-defined]  # as for fresh_store
                 host, port, is_master=False, timeout=timeout
             )
@@ -176,14 +176,14 @@ def _find_in(store: Store, find: Find) -> RunningJob | None:
 
 
 def _whole_store(store: Store) -> Store:
-    """Return the store that `store` is a part of: what whoever comes later looks into."""
+    """Return the store that `store` is a part of: processes that come later read that one."""
     while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]  # as for fresh_store
         store = store.underlying_store
     return store
 
 
 def meet(job_key: str | None, deadline_s: float) -> Meeting:
-    """Return what all workers agree on; collective, over the initialized torch.distributed.
+    """Return the facts that all workers agree on; collective, over torch.distributed.
 
     Raises `MismatchError` on every worker if versions or job keys differ, `DeadlineExceeded` or
     `ResourceError` if some cannot be met.
@@ -206,8 +206,8 @@ def _meet(launch: Launch, job_key: str | None, deadline_s: float) -> Meeting:
         store.set(_PER_HOST, str(launch.workers_per_host))
     agree(store, rank, world_size, key, "init", new_card(world_size), deadline_s)
     # Hosts may hold different numbers of workers, and all have to read their groups off the same
-    # table: rank 0's word counts. Whether ranks were dealt to hosts in turn is the word of whoever
-    # can tell; all had their say when they agreed.
+    # table: rank 0's number counts. If any launcher can tell that ranks were dealt to hosts in
+    # turn, that counts; all had said so when they agreed.
     if store.check([_DEALT]):
         launch = launch.dealt()
     per_host = int(_text(store, _PER_HOST, deadline_s))
@@ -227,7 +227,7 @@ def serve_control(
 ) -> ControlProcess | None:
     """Start the control plane on rank 0 and tell the others where it is.
 
-    Where others may join later, leave word for them: with the job's key, unless they are given it.
+    If others may join later, leave a note for them: with the job's key, unless they are given it.
     """
     if meeting.launch.rank != 0:
         return None
@@ -262,12 +262,12 @@ def leave_word_again(
 ) -> None:
     """Say in the launcher's store, which rank 0 keeps, that the control plane has moved."""
     note = note_of(endpoint, meeting.key, is_given=is_key_given)
-    with suppress(RuntimeError, ShoalError):  # the store may be gone, and the file has it, too
+    with suppress(RuntimeError, ShoalError):  # the store may be gone, and the file says it, too
         within(_BOUNDS * deadline_s, _SILENT, lambda: _leave_in_store(meeting, note))
 
 
 def find_control(meeting: Meeting, deadline_s: float) -> str:
-    """Return where rank 0 serves the control plane; raise its error if it could not."""
+    """Return the address of rank 0's control plane; raise its error if it could not start one."""
     with _in_words_of_ours(meeting.launch):
         endpoint = within(
             _BOUNDS * deadline_s, _SILENT, lambda: _text(meeting.store, _CONTROL, deadline_s)
@@ -278,7 +278,7 @@ def find_control(meeting: Meeting, deadline_s: float) -> str:
 
 
 def ready_fact(rank: int) -> str:
-    """Return the fact that a rank can go on in another view; its value is the name of its host."""
+    """Return the name of the fact that a rank can go on in another view; its host is the value."""
     return f"ready/{rank}"
 
 
@@ -313,9 +313,9 @@ def new_card(
 def own_group(meeting: Meeting, deadline_s: float) -> dist.ProcessGroup:
     """Return a new gloo group of all workers, with NCCL where torch's own has it; collective.
 
-    What Shoal aborts or times out then is no group of the user's. Its members meet in the session's
-    part of the store: in torch's own, where a restarted job finds what is left of the last one,
-    gloo would take that for theirs.
+    Shoal then aborts or times out no group of the user's. Its members meet in the session's part of
+    the store: in torch's own, gloo of a restarted job would take the addresses left by the last
+    start for those of its members.
     """
     groups = stores_of_groups()
     default = dist.group.WORLD
@@ -337,7 +337,7 @@ def own_group(meeting: Meeting, deadline_s: float) -> dist.ProcessGroup:
 
 
 def _launcher_says() -> Launch:
-    """Return the launcher's word where there is one, else one host for all."""
+    """Return this worker's place as the launcher says, else one host for all workers."""
     rank, size = dist.get_rank(), dist.get_world_size()
     try:
         return replace(read_launch(), rank=rank, world_size=size)
@@ -346,7 +346,7 @@ def _launcher_says() -> Launch:
 
 
 def _by_host_names(launch: Launch, store: Store, deadline_s: float) -> Launch:
-    """Return where this worker stands by the names of all workers' hosts: no launcher says it."""
+    """Return this worker's place by the names of all workers' hosts: no launcher says it."""
     store.set(f"host-name/{launch.rank}", socket.gethostname())
     hosts = hosts_of(
         [_text(store, f"host-name/{rank}", deadline_s, rank) for rank in range(launch.world_size)]
@@ -367,7 +367,7 @@ def _agree_on_key(job_key: str | None, store: Store, rank: int, deadline_s: floa
     if rank == 0:
         store.set(_KEY, "" if key else JobKey.generate().reveal())
     if key is None:
-        # Nothing handed out: rank 0 was given one. A wrong key then is what all workers hear of.
+        # Nothing handed out: rank 0 was given a key. All workers then hear of this one's wrong key.
         key = JobKey(_text(store, _KEY, deadline_s) or JobKey.generate().reveal())
     return key
 
@@ -384,7 +384,7 @@ def _text(store: Store, name: str, deadline_s: float, publisher: int = 0) -> str
 
 @contextmanager
 def _in_words_of_ours(launch: Launch, *also: type[ShoalError]) -> Iterator[None]:
-    """Turn what torch says of its store and of gloo into a sentence about the start."""
+    """Turn torch's errors about its store and gloo into a sentence about the start."""
     try:
         yield
     except RuntimeError as error:

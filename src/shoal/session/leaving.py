@@ -1,6 +1,6 @@
 """Leaving a job that goes on, at the end of a step: for machines that are about to be taken away.
 
-Owns the signals that ask for it, and the leave. What has to be over before is the training's.
+Owns the signals that ask for it, and the leave. The training settles its own operations first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 def leave_on(*signals: int) -> None:
     """Let this worker leave at the end of the step in which one of `signals` comes.
 
-    `step()` then raises `SystemExit(0)`, and the other workers go on without this one, as after
-    `shoal.init(min_workers=...)`: no sum is lost, and nobody waits for it. To be called in the main
+    `step()` then raises `SystemExit(0)`, and the other workers go on without this one, which needs
+    `shoal.init(min_workers=...)`: no sum is lost, and no worker waits for it. Call it in the main
     thread after `init`, for SIGTERM say, which Slurm, Kubernetes and clouds send some time before
     they take a machine back. Raises `UsageError` in a job of fixed size.
     """

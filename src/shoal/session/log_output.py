@@ -1,4 +1,4 @@
-"""Shows what Shoal's loggers say, where SHOAL_LOG asks for it.
+"""Shows the messages of Shoal's loggers, if SHOAL_LOG asks for it.
 
 Loggers are named by room and file (`shoal.train.optimizer`). Without SHOAL_LOG, and unless the
 script sets up logging itself, Python shows warnings on standard error and nothing else.
@@ -20,13 +20,13 @@ _ROOT: Final = "shoal"
 
 
 class _Handler(logging.StreamHandler):
-    """Marks the handler that is ours."""
+    """Marks Shoal's own handler."""
 
 
 def show_log(rank: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Write what the loggers say from SHOAL_LOG's level on to standard error, with the rank.
+    """Write log messages of SHOAL_LOG's level and above to standard error, with the rank.
 
-    Does nothing without SHOAL_LOG. Calling it again replaces what it did before. Raises
+    Does nothing without SHOAL_LOG. Another call replaces the handler of the one before. Raises
     `UsageError` for a level that does not exist.
     """
     wanted = environment.get("SHOAL_LOG")

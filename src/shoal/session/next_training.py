@@ -1,4 +1,4 @@
-"""What is made or loaded before a training, which takes it up when it begins."""
+"""Things made or loaded before a training, which takes them up when it begins."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class NextTraining:
-    """The things that the next training of a session takes up. It leaves nothing of them here."""
+    """The things that the next training of a session takes up, and removes from here."""
 
     sampler: object | None = None
-    """What its steps take their batches from."""
+    """The sampler from which its steps take their batches."""
 
     loaded: tuple[int, str] | None = None
     """The steps and the strategy of the checkpoint that it goes on from."""

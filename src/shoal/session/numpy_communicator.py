@@ -1,8 +1,8 @@
 """Shoal's collectives on NumPy arrays: `shoal.connect()`, without torch.
 
-Owns the translation of arrays into memory and the checks of what is asked; everything that moves is
-a transfer of a `TransportGroup`. Every call blocks until this rank's part is done and works in the
-calling thread's order: all members of a group make the same calls in the same order.
+Owns the translation of arrays into memory and the checks of arguments; all data moves by transfers
+of a `TransportGroup`. Every call blocks until this rank's part is done and works in the calling
+thread's order: all members of a group make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Array = NDArray[Any]
 
 
 def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
-    """Join the job that the environment describes and return what its ranks can do together.
+    """Join the job that the environment describes and return the communicator of its ranks.
 
-    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who and where, as torchrun sets them;
-    SHOAL_JOB_KEY keeps strangers out and is required beyond one machine. `deadline_s` bounds every
-    wait for other ranks.
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name this rank and the meeting place, as torchrun
+    sets them; SHOAL_JOB_KEY keeps strangers out and is required beyond one machine. `deadline_s`
+    bounds every wait for other ranks.
 
-    Raises `UsageError`, `MismatchError` or `ResourceError` if that cannot be, `DeadlineExceeded` if
-    other ranks do not come.
+    Raises `UsageError`, `MismatchError` or `ResourceError` if the rank cannot join,
+    `DeadlineExceeded` if other ranks do not come.
     """
     deadline_s = seconds(deadline_s, "The deadline")
     launch, settings = read_launch(), from_environment()
@@ -70,7 +70,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
 
 
 class NumpyCommunicator:
-    """Collectives among all ranks, or among those in `group`, on contiguous NumPy arrays.
+    """Collectives among all ranks, or among the ranks in `group`, on contiguous NumPy arrays.
 
     `group` is any sequence of ranks, this one among them: a group costs nothing to form. Close it
     when done; it is a context manager.
@@ -79,10 +79,10 @@ class NumpyCommunicator:
     def __init__(self, engine: UdpEngine, sums: SumOptions = EXACT) -> None:
         self._engine = engine
         self.sums = sums
-        """How sums over all ranks are made; those of groups as suits them."""
+        """The options of sums over all ranks; sums of groups use the defaults."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
         self.user_numbers = count()
-        """Numbers for users of this communicator, who take them in the same order on every rank."""
+        """Numbers for users of this communicator; each rank takes them in the same order."""
         self.generator_numbers = count()
         """Numbers for users whose groups a generator forms."""
 
@@ -102,9 +102,9 @@ class NumpyCommunicator:
         return self._engine.deadline_s
 
     def stats(self) -> TransportStats:
-        """Return a snapshot of what this rank's transport has done so far; see `TransportStats`.
+        """Return a snapshot of the counts of this rank's transport; see `TransportStats`.
 
-        `later - earlier` of two of them is what happened in between.
+        `later - earlier` of two of them counts what happened in between.
         """
         return self._engine.stats()
 
@@ -120,12 +120,12 @@ class NumpyCommunicator:
     ) -> Array:
         """Sum (or, if it is of floats, average) `array` over the group, in place, and return it.
 
-        Of a float array, `loss_bound` is the share of each rank's contribution that the network
-        may lose; `holes` says what a lost part counts as: "zero", "divide-by-count", which scales
-        what did arrive, or "error-feedback", which adds it to what this rank sends the next time
-        from the same memory. `wire` is what floats are sent as: "float32", "float16" or
-        "bfloat16"; None for what they are. They are summed in float32 then, and the sum is rounded
-        to that type. All ranks end with the same bits.
+        For a float array, `loss_bound` is the share of each rank's contribution that the network
+        may lose; `holes` says how a lost part counts: "zero", "divide-by-count", which scales the
+        parts that did arrive, or "error-feedback", which adds it to this rank's next contribution
+        from the same memory. `wire` is the type in which floats are sent: "float32", "float16" or
+        "bfloat16"; None: their own type. With `wire` they are summed in float32, and the sum is
+        rounded to that type. All ranks end with the same bits.
         """
         members = self.group(group)
         values, form = self._summable(array, wire)
@@ -179,13 +179,13 @@ class NumpyCommunicator:
         return whole
 
     def broadcast(self, array: Array, source: int, *, group: Sequence[int] | None = None) -> Array:
-        """Overwrite `array` with that of rank `source`, and return it."""
+        """Overwrite `array` with rank `source`'s, and return it."""
         members = self.group(group)
         members.broadcast(_typed(array), self._position(members, source)).wait()
         return array
 
     def all_to_all(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
-        """Send row k of `array` to the k-th member; return the rows that they sent here."""
+        """Send row k of `array` to the k-th member; return the rows that the members sent here."""
         members = self.group(group)
         self._check_rows(array, members)
         arrived = np.empty_like(array)
@@ -195,12 +195,12 @@ class NumpyCommunicator:
         return arrived
 
     def send(self, array: Array, destination: int, *, tag: int = 0) -> None:
-        """Send `array` to rank `destination`, which receives as many bytes."""
+        """Send `array` to rank `destination`, which must receive as many bytes."""
         world, number = self.group(None), _checked_tag(tag)
         world.send(_bytes(array), self._position(world, destination), tag=number).wait()
 
     def receive(self, array: Array, source: int, *, tag: int = 0) -> Array:
-        """Fill `array` with what rank `source` sends, and return it."""
+        """Fill `array` with the message of rank `source`, and return it."""
         world, number = self.group(None), _checked_tag(tag)
         world.receive(_bytes(array), self._position(world, source), tag=number).wait()
         return array
@@ -213,8 +213,8 @@ class NumpyCommunicator:
     def group(self, ranks: Sequence[int] | None = None) -> TransportGroup:
         """Return the group of these ranks, or of all, for callers that start transfers themselves.
 
-        Its stream follows from them, so nobody is asked. Raises `UsageError` unless this rank is
-        among them.
+        Its stream follows from the ranks, so no rank needs to be asked. Raises `UsageError` unless
+        this rank is among them.
         """
         members = tuple(range(self.world_size)) if ranks is None else _members(ranks)
         if members not in self._groups:
@@ -224,7 +224,8 @@ class NumpyCommunicator:
     def new_group(self, ranks: Sequence[int], meaning: Hashable) -> TransportGroup:
         """Return a new group of these ranks for the conversation that `meaning` names to them.
 
-        Not kept, for those who number operations themselves. Raises `UsageError` as `group`.
+        It is not kept, for callers that number operations themselves. Raises `UsageError` as
+        `group` does.
         """
         members = _members(ranks)
         wrong = [rank for rank in members if rank >= self.world_size]
@@ -257,7 +258,7 @@ class NumpyCommunicator:
         return group.ranks.index(rank)
 
     def _summable(self, array: Array, wire: str | None) -> tuple[Array, int]:
-        """Return what is summed, `array` itself or a copy in float32, and in which form."""
+        """Return the array to sum, `array` itself or a copy in float32, and its form."""
         _check_array(array)
         form = sum_form(array.dtype.name, wire)
         if form == RAW:
@@ -302,15 +303,15 @@ def _members(ranks: object) -> tuple[int, ...]:
 
 
 def _checked_tag(tag: int) -> int:
-    """Return a message's tag as a plain number, which its stream follows from.
+    """Return a message's tag as a plain number, from which its stream follows.
 
-    Negative ones are refused, because elsewhere -1 stands for any tag.
+    Negative tags are refused, because elsewhere -1 stands for any tag.
     """
     return whole_number(tag, "A tag", low=0)
 
 
 def _check_array(array: object) -> None:
-    """Raise `UsageError` unless what lies in the memory of `array` means the same to all ranks."""
+    """Raise `UsageError` unless the bytes of `array` mean the same on all ranks."""
     if not isinstance(array, np.ndarray):
         message = (
             f"Only NumPy arrays can be exchanged, not {type(array).__name__}; np.array makes one."

@@ -1,7 +1,7 @@
 """Has Shoal's transport compiled, or its code loaded, where there may be no torch.
 
-Some of it is compiled where a sum may first lose something, or is first sent as another type; so
-two ranks on this machine make such sums.
+Some of it is only compiled by the first sum that may lose packets, or that is sent as another type;
+so two ranks on this machine make such sums.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NARROW: Final = "float16"
 
 
 def load_numpy_transport() -> None:
-    """Open a transport of two ranks, make every kind of sum, close it. First it takes a minute.
+    """Open a transport of two ranks, make every kind of sum, close it; a minute the first time.
 
-    Raises what goes wrong at a rank.
+    Raises the first error of a rank.
     """
     between_two(_make_sums)
 
@@ -34,7 +34,7 @@ def load_numpy_transport() -> None:
 def between_two(work: Callable[[UdpEngine], None]) -> None:
     """Start the engines of two ranks, let both do `work` at the same time, close them.
 
-    Raises what goes wrong at a rank.
+    Raises the first error of a rank.
     """
     engines = [UdpEngine(rank, 2, TransportConfig(), deadline_s=_DEADLINE_S) for rank in range(2)]
     errors: list[BaseException] = []
@@ -46,7 +46,7 @@ def between_two(work: Callable[[UdpEngine], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             errors.append(error)
         finally:
-            engine.close()  # by each at once: the first to close waits for the last
+            engine.close()  # in both threads at once: the first to close waits for the last
 
     threads = [threading.Thread(target=run, args=(engine,), daemon=True) for engine in engines]
     for thread in threads:

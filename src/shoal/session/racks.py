@@ -1,7 +1,7 @@
-"""How many hosts a training begins on, which rack each is in, and what network that makes.
+"""How many hosts a training begins on, the rack of each, and the network that results.
 
-Nothing is measured: Slurm knows the switches above a node, Kubernetes the labels of one, and the
-user the rest. All workers say it, so that all know the same network (docs/schedules.md).
+Nothing is measured: Slurm knows the switches above a node, Kubernetes a node's labels, and the user
+the rest. All workers publish their places, so that all know the same network (docs/schedules.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.membership import View
 
 RACK: Final = "SHOAL_RACK"
-"""The variable that says the name of a host's rack."""
+"""The variable that holds the name of a host's rack."""
 
 OVERSUBSCRIPTION: Final = "SHOAL_OVERSUBSCRIPTION"
 """The variable that says how much faster a rack's hosts are together than its uplink."""
@@ -36,14 +36,14 @@ class Place(msgspec.Struct, frozen=True):
     """The place of a worker's host in the network."""
 
     rack: str = ""
-    """The rack's name, empty if nobody says it."""
+    """The rack's name, empty if it is not known."""
 
     oversubscription: float = 1.0
     """The speed of the rack's hosts together over that of its uplink."""
 
 
 def place_of(environment: Mapping[str, str]) -> Place:
-    """Return where this host is, by SHOAL_RACK or what Slurm says of the switches above it.
+    """Return the place of this host, by SHOAL_RACK or Slurm's list of the switches above it.
 
     Raises `UsageError` for an oversubscription that is no finite number of at least 1.
     """
@@ -62,7 +62,7 @@ def place_of(environment: Mapping[str, str]) -> Place:
 
 
 def _leaf_switch(environment: Mapping[str, str]) -> str:
-    """Return the switch that a Slurm node is at, of its address from the topmost switch down."""
+    """Return the switch of a Slurm node, from its address, which begins with the topmost one."""
     names = environment.get(_SLURM, "").split(".")
     kinds = environment.get(_SLURM_PATTERN, "").split(".")
     switches = [name for name, kind in zip(names, kinds, strict=False) if kind == "switch"]
@@ -70,24 +70,24 @@ def _leaf_switch(environment: Mapping[str, str]) -> str:
 
 
 def say_hosts(facts: FactStore, training: str, view: View) -> None:
-    """Say how many hosts a training begins on; before its first workers agree on it."""
+    """Publish how many hosts a training begins on; before its first workers agree on it."""
     facts.set(f"{training}/hosts", msgspec.msgpack.encode(view.num_hosts))
 
 
 def num_hosts_at_first(facts: FactStore, training: str) -> int:
-    """Return how many hosts a training began on. After all have agreed."""
+    """Return how many hosts a training began on; call it after all have agreed."""
     return decode_msgpack(facts.get(f"{training}/hosts"), int, _HOSTS_FAULT)
 
 
 def say_place(facts: FactStore, training: str, rank: int, place: Place) -> None:
-    """Say where this worker's host is; before workers agree on a training."""
+    """Publish the place of this worker's host; before workers agree on a training."""
     facts.set(_fact(training, rank), msgspec.msgpack.encode(place))
 
 
 def find_topology(facts: FactStore, training: str, view: View) -> Topology | None:
-    """Return the hosts of a view in their racks; None if nobody says which. After all have agreed.
+    """Return a view's hosts in their racks, None if no worker names one; after all have agreed.
 
-    Raises `UsageError` on every worker if only some say it, or a host is in two racks.
+    Raises `UsageError` on every worker if only some name a rack, or a host is in two racks.
     """
     said = facts.read([_fact(training, rank) for rank in view.members])
     places = [Place() if each is None else decode_msgpack(each, Place, _FAULT) for each in said]
@@ -95,7 +95,7 @@ def find_topology(facts: FactStore, training: str, view: View) -> Topology | Non
 
 
 def topology_of(view: View, places: Sequence[Place]) -> Topology | None:
-    """Return what the members' `places` make of the network, as `find_topology`."""
+    """Return the network that follows from the members' `places`, as `find_topology`."""
     named = [bool(place.rack) for place in places]
     if not any(named):
         return None

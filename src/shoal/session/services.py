@@ -1,9 +1,8 @@
 """The control planes that run beside this worker: rank 0's, and those that stand by.
 
-Owns their processes, and where one stands by: at an address of this machine that SHOAL_JOB names,
-so that whoever comes later finds it, else at the one at which other workers reach this one, at the
-port of the control plane that serves if that is free. In a job that goes on they outlive this
-worker.
+Owns their processes, and the address where one stands by: one of this machine that SHOAL_JOB names,
+so that newcomers find it, else the address at which other workers reach this one, at the port of
+the control plane that serves if that is free. In a job that goes on they outlive this worker.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _log = logging.getLogger(__name__)
 class Services:
     """The control planes of a job with this key; `first` is the one that the job begins with.
 
-    Whichever serves shows the job at `watch`. The key need not be left for others if all are given
-    it (`is_key_given`).
+    The one that serves shows the job at `watch`. The key need not be left for newcomers if all are
+    given it (`is_key_given`).
     """
 
     def __init__(
@@ -50,24 +49,24 @@ class Services:
         self._started: list[ControlProcess] = []
 
     def stand_by(self, order: StandBy, control: ControlClient) -> None:
-        """Start one that stands by, in a thread, and say where it is; or that there is none."""
+        """Start a standby in a thread, and report its address; or that there is none."""
         threading.Thread(target=self._begin, args=(order, control), daemon=True).start()
 
     def start_again(self) -> None:
-        """Start those that have ended again, in a thread, to stand by where they were."""
+        """Restart, in a thread, the control planes that have ended, to stand by where they were."""
         threading.Thread(target=self._start_again, daemon=True).start()
 
     def stop(self) -> None:
-        """End the first, whoever needs it."""
+        """End the first, whether or not workers still need it."""
         if self._first is not None:
             self._first.stop()
             self._first = None
 
     def close(self, serving: str, *, waits_s: float | None, goes_on: bool) -> None:
-        """Let go of all as if this process had ended: they end with those that follow them.
+        """Let go of all as if this process had ended: they end with the workers that follow them.
 
-        Unless the job `goes_on`, the first ends now, or once all others are done: `waits_s` bounds
-        how long one that makes no step is waited for. Nobody needs the first any more if another
+        Unless the job `goes_on`, the first ends now, or once all other workers are done: `waits_s`
+        bounds the wait for a worker that makes no step. The first is not needed any more if another
         one is `serving`, at that address. Safe to call twice.
         """
         if self._first is not None and self._first.endpoint != serving:
@@ -127,7 +126,7 @@ class Services:
 
     def _start(self, order: StandBy, control: ControlClient) -> ControlProcess:
         own = from_environment(os.environ).interfaces[0].advertise
-        # A firewall may let through the port that the job was given.
+        # A firewall may only let the job's own port through.
         same_port = int(control.endpoint.rpartition(":")[2])
         failure: ResourceError | None = None
         for host, port in (*addresses_of(os.environ), (own, same_port), (own, 0)):

@@ -3,10 +3,10 @@
 Owns the order in which a worker gets its communicator and its control plane, and how a failure of
 one worker becomes an exception in the others. Decides nothing about training.
 
-A failure travels like this: whoever notices (the failing worker itself, a peer whose connection
-broke, the control plane's heartbeats) tells the control plane; it tells every worker's watcher
-thread; the watcher aborts the communicator; so the training thread's blocked wait raises
-`WorkerLost`, within the job's deadline and where the user can catch it.
+A failure travels like this: the failing worker itself, a peer whose connection broke or the lack of
+heartbeats tells the control plane; it tells every worker's watcher thread; the watcher aborts the
+communicator; so the training thread's blocked wait raises `WorkerLost`, within the job's deadline
+and where the user can catch it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Session:
         self._communicator = communicator
         self.control = control
         self.member = member
-        """This worker as a member of the job: its view, and how one gives way to the next."""
+        """This worker as a member of the job: its view, and the changes of views."""
         self._ways = Ways(control, member, deadline_s)
         member.fence, member.unfence = self._fence, self._unfence
         member.prepare = self._ways.prepare
@@ -115,25 +115,25 @@ class Session:
         self._services = services
         self._group = group
         self.owns_default_group = False
-        """Whether `init` made torch's default group, so that it goes with the session."""
+        """Whether `init` made torch's default group, so that it is destroyed with the session."""
         self._share: EngineShare | None = None
         self._transports: WeakSet[TransportCommunicator] = WeakSet()
-        """One for each training, so that none meets the conversations of another."""
+        """One communicator for each training, so that their conversations do not mix."""
         self.next_training = NextTraining()
-        """What the next training takes up."""
+        """The things that the next training takes up."""
         job = f"{meeting.key.reveal()} {meeting.launch.world_size}"
         self.mark = blake2b(job.encode(), digest_size=6).hexdigest()
-        """A name of the job by which its key cannot be told."""
+        """A name of the job from which its key cannot be derived."""
         self.recorder = FlightRecorder(self.rank, job, lambda: self.member.view)
-        """What this worker did last."""
+        """The record of this worker's last events."""
         control.tell_blocked(self.recorder.blocked_ms)
         self.endings = Endings(on_failure=self.recorder.fail)
-        """How this worker's trainings end."""
+        """The record of how this worker's trainings end."""
         self._runs = 0
 
     @property
     def communicator(self) -> TorchCommunicator:
-        """What goes over torch.distributed. Raises `UsageError` where that joins no workers."""
+        """The communicator over torch.distributed. Raises `UsageError` for a worker that joined."""
         if self._communicator is None:
             raise UsageError(
                 "This worker has joined a job that runs, and torch.distributed's groups have the"
@@ -163,7 +163,7 @@ class Session:
 
     @property
     def workers_per_host(self) -> int:
-        """Workers on each host, as rank 0's launcher says; some hosts may hold others."""
+        """Workers on each host, as rank 0's launcher says; some hosts may hold other numbers."""
         return self._launch.workers_per_host
 
     @property
@@ -178,11 +178,11 @@ class Session:
 
     @property
     def usual_transport(self) -> str:
-        """What strategies go over unless told otherwise."""
+        """The transport that strategies use unless told otherwise."""
         return "shoal" if self.is_elastic or default_group_is_shoal() else "gloo"
 
     def pretend_hosts(self, workers_per_host: int | None) -> None:
-        """Treat the workers as if so many shared a host; None for what the launcher said."""
+        """Treat the workers as if so many shared a host; None: as the launcher said."""
         self._launch = self._real_launch
         if workers_per_host is not None:
             host = self.rank // workers_per_host
@@ -192,7 +192,7 @@ class Session:
     def agree(
         self, topic: str, *, strategy: str, options: Mapping[str, object], model: Sequence[str]
     ) -> None:
-        """Raise `MismatchError` on every worker unless all brought the same plans."""
+        """Raise `MismatchError` on every worker unless all brought the same card."""
         card = new_card(
             self.world_size,
             strategy=strategy,
@@ -206,11 +206,11 @@ class Session:
             agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
 
     def become_member(self, training: str) -> None:
-        """Take part in the job from now on: for a newcomer that has all it takes for `training`.
+        """Take part in the job from now on: for a newcomer that has prepared `training`.
 
-        Raises what it is refused with, and `DeadlineExceeded`.
+        Raises the error with which it is refused, and `DeadlineExceeded`.
         """
-        # What another process has told as this rank counts no more.
+        # Facts that another process has told as this rank do not count any more.
         for fact in ("finished", "averaging/1/come", "adopting/come"):
             self.facts.set(f"{training}/{fact}/{self.rank}", None)
         self.control.apply(self.host)
@@ -218,10 +218,10 @@ class Session:
         self._say_ready()
 
     def _begin_apart(self) -> EngineShare:
-        """Return a newcomer's share of an engine that joins it to nobody, until it is a member.
+        """Return a newcomer's share of an engine that joins no other rank, until it is a member.
 
-        What it makes for its training is made, and what that calls is loaded, before anybody waits
-        for it: in the view in which it would be if it were in.
+        With it the newcomer makes its training's objects, and loads the code they call, before any
+        worker waits for it: in a view as it would be if it were a member.
         """
         view = self.member.view
         host = find_host(self.facts, view, self.deadline_s)
@@ -238,11 +238,11 @@ class Session:
         holes: str = DEFAULT_HOLES,
         wire: str | None = None,
     ) -> Communicator:
-        """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
+        """Return a communicator over `transport`: "gloo", or "shoal" with that bound on losses.
 
-        `holes` says what a lost part of a sum counts as, `wire` what its floats are sent as.
-        Over "shoal" a new one each time, the same on every worker. Collective the first time that
-        it is asked for. Raises `UsageError` for unknown names or an impossible bound.
+        `holes` says how a lost part of a sum counts, `wire` as which type its floats are sent. Over
+        "shoal" it is a new one each time, the same on every worker; the first call is collective.
+        Raises `UsageError` for unknown names or an impossible bound.
         """
         policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":
@@ -272,7 +272,7 @@ class Session:
         return made
 
     def _await_all_ready(self) -> None:
-        """Return once all have opened their transport: from then on they can go on without some."""
+        """Return once all have opened their transport: from then on the job can lose workers."""
         if self.member.is_ready:
             return
         self._say_ready()
@@ -284,13 +284,13 @@ class Session:
         self.facts.set(ready_fact(self.rank), socket.gethostname().encode())
 
     def _fence(self, proposal: Proposal) -> None:
-        """End what goes over the transport: the members change."""
+        """End the transfers over the transport: the members change."""
         reasons = " ".join(change.reason for change in proposal.changes)
         if self._share is not None:
             self._share.interrupt(ViewChanging(f"The workers that take part change. {reasons}"))
 
     def _unfence(self, decision: Decision) -> None:
-        """Let what goes over the transport begin among the members of the view that is decided."""
+        """Let transfers begin among the members of the view that is decided."""
         view = decision.view
         if decision.way != self._ways.in_use:
             self._move_over(self._ways.take(decision.way))
@@ -302,7 +302,7 @@ class Session:
         _log.info("view %d: ranks %s. %s", view.epoch, view.members, view.why)
 
     def _move_over(self, engine: UdpEngine) -> None:
-        """Go on over another engine; nothing of the old one counts any more."""
+        """Go on over another engine; messages of the old one do not count any more."""
         from shoal.watch import serve_if_asked
 
         assert self._share is not None
@@ -315,7 +315,7 @@ class Session:
             self.control.report_failure(reason, culprit=rank, epoch=epoch)
 
     def abort_transports(self, error: ShoalError) -> None:
-        """Abort all that goes over the transport too, when the communicator is aborted."""
+        """Abort all transfers over the transport too, when the communicator is aborted."""
         if self._share is not None:
             self._share.abort(error)
         for transport in list(self._transports):
@@ -336,8 +336,8 @@ class Session:
     def say_goodbye(self) -> None:
         """Tell the others how this worker ends. Safe to call twice.
 
-        One that has met an error of the job has failed. Whoever still waits for it learns that it
-        is gone, as if its process had ended.
+        A worker that has met an error of the job has failed. Workers that still wait for it learn
+        that it is gone, as if its process had ended.
         """
         if self.endings.failure is not None and not self.endings.is_interrupted:
             self.report_failure(self.endings.failure)
@@ -356,7 +356,7 @@ class Session:
         """Say goodbye and free everything. Safe to call twice.
 
         On rank 0, which serves the control plane, this returns once the others are done as well:
-        they may have steps to make. It does not wait for workers that are lost, or stuck for a
+        they may have steps to make. Rank 0 does not wait for workers that are lost, or stuck for a
         deadline, nor if it has failed itself.
         """
         global _current  # noqa: PLW0603 - one session per process, as torch has one default group
@@ -386,23 +386,23 @@ def init(
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
-    Initializes torch.distributed if nobody has, and then ends that too in `shutdown`: gloo, with
-    NCCL for CUDA tensors where a GPU is. Groups that are there already stay as they are.
+    Initializes torch.distributed if it is not initialized, and then ends it in `shutdown`: gloo,
+    with NCCL for CUDA tensors where there is a GPU. Groups that exist already stay as they are.
     After `init_process_group("shoal")`, strategies go over that transport unless told otherwise.
     `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
     With `min_workers` the job goes on without workers that are lost, as long as so many are left;
     with fewer it waits for others to join, `patience_s` seconds (default: the deadline). Without
-    it, a loss ends the job for all. A process that calls this while such a job runs, at
-    MASTER_ADDR or where SHOAL_JOB says, joins that. `quorum` says which part of it goes on when
-    some cannot be reached that may be well: "majority", or "any", so that several parts may.
-    `watch` (default: SHOAL_WATCH) is where the control plane's machine shows the job to browsers,
-    such as ":8265"; without a host only that machine can look.
+    `min_workers`, a loss ends the job for all. A process that calls this while such a job runs, at
+    MASTER_ADDR or where SHOAL_JOB says, joins that job. `quorum` says which part of the job goes on
+    when some workers cannot be reached that may be well: "majority", or "any", so that several
+    parts may. `watch` (default: SHOAL_WATCH) is the address at which the control plane's machine
+    shows the job to browsers, such as ":8265"; without a host only that machine can look.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
-    versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
-    be had.
+    versions or job keys differ, `ResourceError` if the workers cannot be joined or the port is in
+    use.
     """
     deadline_s = checked_deadline(deadline_s, control_port)
     shown_at = watch_address(watch, os.environ)
@@ -456,8 +456,8 @@ def start_session(
 ) -> Session:
     """Make this process's session on an initialized torch.distributed. See `init`.
 
-    `shares_group` says that torch's default group is somebody else's too: what is not averaged over
-    Shoal's transport then goes over a group of the session's own.
+    `shares_group` says that other code uses torch's default group too: messages that do not go over
+    Shoal's transport then go over a group of the session's own.
     """
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     _check_none_is_open()
@@ -519,9 +519,9 @@ def start_session(
 def _join_running(
     running: RunningJob, deadline_s: float, going_on: GoingOn | None, services: Services
 ) -> Session:
-    """Make the session of a worker that comes to a job that runs. See `init`.
+    """Make the session of a worker that joins a running job. See `init`.
 
-    It is a member once it has made its `DistributedOptimizer`.
+    The worker is a member once it has made its `DistributedOptimizer`.
     """
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     joined: list[Session] = []
@@ -530,7 +530,7 @@ def _join_running(
         for session in joined:
             session.abort_transports(error)
 
-    # Which view it comes to, the control plane says first of all.
+    # The control plane's first answer says which view the worker joins.
     member = Member(View.first(1), deadline_s, going_on, is_newcomer=True)
     member.is_ready = True
     rank = rank_asked_for()
@@ -548,7 +548,7 @@ def _join_running(
 
 
 def _forget_in_child() -> None:
-    """Let a forked process have no session: at its end it would take its parent's apart."""
+    """Drop the session in a forked process: at its end it would shut its parent's down."""
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     if _current is not None:
         let_go_of(_current.control.endpoint)
@@ -574,7 +574,7 @@ def current_session() -> Session:
 def shutdown() -> None:
     """Leave the job: say goodbye to the others, and destroy the process groups that `init` made.
 
-    Those that were there before stay.
+    Groups that existed before `init` stay.
     """
     session = _current
     _uncaught.remove()

@@ -26,11 +26,11 @@ def open_engine(
 ) -> UdpEngine:
     """Open this rank's transport and join the others; collective.
 
-    `settings` are what the environment says, unless others are given. Its metrics are served if the
-    environment asks for it and it `is_watched`.
+    `settings` are the environment's, unless others are given. The engine's metrics are served if
+    the environment asks for them and it `is_watched`.
 
-    Raises `UsageError` for settings that mean nothing, `ResourceError` if sockets or ranks cannot
-    be had, `MismatchError` if the ranks' settings differ.
+    Raises `UsageError` for meaningless settings, `ResourceError` if sockets cannot be opened or
+    ranks not reached, `MismatchError` if the ranks' settings differ.
     """
     settings = settings or from_environment()
     engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)

@@ -1,7 +1,7 @@
-"""Tells the other workers of an exception that is not caught, on its way out of this one.
+"""Tells the other workers of an uncaught exception of this worker.
 
-Owns Python's `sys.excepthook` while a session is open. It holds no session, only how to ask for the
-present one: what has ended can be freed.
+Owns Python's `sys.excepthook` while a session is open. It holds no session, only a function that
+uses the present one: an ended session can be freed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class UncaughtReporter:
     def install(self) -> None:
         """Begin to report."""
         self._is_wanted = True
-        if self._previous is None:  # else it is in the chain still, below somebody else's
+        if self._previous is None:  # else it is still in the chain, below another hook
             self._previous, sys.excepthook = sys.excepthook, self._hook
 
     def remove(self) -> None:

@@ -1,6 +1,6 @@
 """Has Shoal's transport compiled, or its code loaded, before a rank waits or is timed.
 
-As `numpy_warm_up`, with the sums that strategies around a torch optimizer make.
+Does the same as `numpy_warm_up`, with the sums that strategies around a torch optimizer make.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SUMS: Final = (
 
 
 def load_transport() -> None:
-    """Open a transport of two ranks, make every kind of sum, close it. First it takes a minute.
+    """Open a transport of two ranks, make every kind of sum, close it; a minute the first time.
 
-    Raises what goes wrong at a rank.
+    Raises the first error of a rank.
     """
     between_two(_make_sums)
 

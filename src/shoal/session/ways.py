@@ -1,8 +1,8 @@
-"""What a job that goes on in other views goes over: one engine for all, until newcomers come.
+"""The engines of a job whose views change: one engine for all, until newcomers come.
 
 An engine joins the ranks that it was opened among. For newcomers the members to come open another
-one, beside whatever goes on over the present one, and move over when the view with them begins.
-Nothing that a rank of an earlier view still sends reaches them there.
+one, while the present one is used on, and move over when the view with the newcomers begins.
+Messages that a rank of an earlier view still sends do not reach them there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.01
 
 
 class Ways:
-    """The engines that have been prepared on this worker, a `member`, and not been moved to yet."""
+    """The engines that this worker, a `member`, has prepared and not moved to yet."""
 
     def __init__(self, control: ControlClient, member: Member, deadline_s: float) -> None:
         self._control, self._member, self._deadline_s = control, member, deadline_s
@@ -37,12 +37,12 @@ class Ways:
         self._lock = threading.Lock()
         self._is_closed = False
         self.in_use = 0
-        """The number of the preparation that has been moved to; 0 is what the job began with."""
+        """The number of the preparation whose engine is used; 0 is that of the job's beginning."""
 
     def prepare(self, preparation: Preparation) -> None:
-        """Open what a preparation asks for, in a thread, and tell the control plane.
+        """Open the engine of a preparation, in a thread, and tell the control plane.
 
-        Those before it have come to nothing, but for the one that is about to be moved to.
+        Earlier preparations have come to nothing, except the one whose engine is moved to next.
         """
         self._drop(but=self._member.way)
         threading.Thread(target=self._prepare, args=(preparation,), daemon=True).start()
@@ -85,18 +85,18 @@ class Ways:
             name=f"way/{preparation.number}",
             ranks=preparation.ranks,
         )
-        # What it counts is served once the engine before is closed, which may hold the port.
+        # Its metrics are served once the previous engine is closed, which may hold the port.
         return open_engine(rank, size, exchange, deadline_s=self._deadline_s, is_watched=False)
 
     def take(self, number: int) -> UdpEngine:
-        """Return the engine of a preparation that is done, to be moved to."""
+        """Return the engine of a finished preparation, to move to."""
         with self._lock:
             engine = self._prepared.pop(number)
         self.in_use = number
         return engine
 
     def close(self) -> None:
-        """Close what nobody has moved to, now and later."""
+        """Close the engines that have not been moved to, now and later."""
         self._is_closed = True
         self._drop()
 
@@ -108,7 +108,7 @@ class Ways:
 
 
 def open_apart(rank: int, size: int, deadline_s: float) -> EngineShare:
-    """Return a share of an engine of `size` ranks of which none but `rank` is there."""
+    """Return a share of an engine of `size` ranks in which only `rank` is there."""
     from shoal.session.engine_share import EngineShare
     from shoal.session.transport_alone import open_engine
 

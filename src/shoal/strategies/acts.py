@@ -1,9 +1,9 @@
 """Acts, which a course yields, and the answers that it is sent: values, and nothing else.
 
-An act says what a worker does now, with whom, and under which name. An executor carries it out over
-a network or in virtual time; it may decide when each piece of it moves. Every act that needs other
-workers may be answered by `Changed`: it did not happen, and the course has been told of the new
-view already.
+An act says what a worker does now, with which workers, and under which name. An executor carries it
+out over a network or in virtual time; it may decide when each piece of it moves. Every act that
+needs other workers may be answered by `Changed`: it did not happen, and the course has been told of
+the new view already.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shoal.groups import GeneratorConfig
 
 
 class Act(msgspec.Struct, frozen=True):
-    """What a worker does next."""
+    """The next thing that a worker does."""
 
 
 Acts: TypeAlias = Generator[Act, Any, None]
-"""Acts one after another; each is sent the answer to the one before."""
+"""Acts one after another; the generator is sent the answer to each."""
 
 
 class Update(Act, frozen=True):
@@ -34,14 +34,14 @@ class Update(Act, frozen=True):
 class SumGradients(Act, frozen=True):
     """Sum the gradients of all members. The answer is `Summed`.
 
-    An executor may begin with it in the backward pass, before it is yielded.
+    An executor may begin the sum in the backward pass, before the act is yielded.
     """
 
     number: int
     """Counts sums from 0."""
 
     trains: bool = True
-    """Whether this worker makes a step with it; else it has nothing to give, and only keeps the
+    """Whether this worker makes a step with the sum; else it adds no gradients, and only keeps the
     others' sums whole."""
 
 
@@ -53,7 +53,7 @@ class Summed(msgspec.Struct, frozen=True):
 
 
 class Adopt(Act, frozen=True):
-    """Take over the model of the member that made most steps, if not all made as many."""
+    """Take over the model of the member with the most steps, if the numbers differ."""
 
     steps: int
     """The number of steps made here."""
@@ -69,13 +69,13 @@ class Mean(Act, frozen=True):
     """Ranks, ascending."""
 
     number: tuple[int, int]
-    """The epoch and the number of the mean, which with the members names it."""
+    """The epoch and the number of the mean, which name it together with the members."""
 
     reason: str = ""
     """Why these members, for traces."""
 
     weights: tuple[int, ...] = ()
-    """One for each member; none are equal weights."""
+    """One weight for each member; an empty tuple means equal weights."""
 
 
 class JoinGroups(Act, frozen=True):
@@ -101,7 +101,7 @@ class Group(msgspec.Struct, frozen=True):
     """Ranks, ascending."""
 
     group_id: int
-    """Names the group among all of the generator's."""
+    """The number of the group among all of the generator's."""
 
     more: bool
     """Whether this worker owes another group before it computes on."""
@@ -152,14 +152,14 @@ class Exchange(Act, frozen=True):
     """
 
     kind: Literal["push", "skip", "leave"]
-    """Gradients; nothing, as mixed precision found infinities; or nothing any more."""
+    """Gradients ("push"), none as mixed precision found infinities ("skip"), no more ("leave")."""
 
     number: int
     """Counts exchanges from 0."""
 
 
 class Pulled(msgspec.Struct, frozen=True):
-    """The answer to `Exchange`: of the shards, the largest of each."""
+    """The answer to `Exchange`: the largest value of each field among the shards."""
 
     held_ns: int
     """How long a shard held the answer back."""
@@ -171,32 +171,32 @@ class Pulled(msgspec.Struct, frozen=True):
 class Begin(Act, frozen=True):
     """Carry out `acts` beside computing, on a copy of the model. Has no answer.
 
-    There is one of them at a time: the one before has been taken in.
+    There is one at a time: the previous one has been taken in.
     """
 
     acts: Acts
 
 
 class TakeIn(Act, frozen=True):
-    """Add to the model what `Begin` has changed in the copy, if that is known by now.
+    """Add to the model the changes that `Begin` made to the copy, if they are known by now.
 
     Does nothing if nothing was begun.
     """
 
     wait: bool
-    """Whether to wait until it is known."""
+    """Whether to wait until they are known."""
 
 
 class Tell(Act, frozen=True):
-    """Say a fact, which stays true whatever the view is then. Has no answer."""
+    """Publish a fact, which stays true in later views. Has no answer."""
 
     fact: str
 
 
 class Await(Act, frozen=True):
-    """Wait until somebody has told one fact, or every member of the view another.
+    """Wait until any member has told one fact, or every member of the view another.
 
-    The answer is whether somebody has told the first.
+    The answer is whether any member has told the first.
     """
 
     somebody: str

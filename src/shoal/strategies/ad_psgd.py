@@ -2,8 +2,8 @@
 
 Lian et al., ICML 2018; docs/papers.md, 4.1. Even ranks are passive, odd ranks active. After
 every step an active worker starts to average its parameters with a passive one of its choice, while
-it computes the next gradient; local updates go to whatever the parameters have become meanwhile, so
-a gradient is at most one iteration stale. Optimizer state stays local. See docs/ad-psgd.md.
+it computes the next gradient; local updates go to the parameters as averaged meanwhile, so a
+gradient is at most one iteration stale. Optimizer state stays local. See docs/ad-psgd.md.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ADPSGD(AbstractDefinition, frozen=True, kw_only=True):
             yield {}
 
     def courses(self, setting: Setting) -> CourseOf:
-        """Return what makes the courses."""
+        """Return the function that makes the courses."""
         return lambda rank: Pairs(self, rank, setting)
 
 
@@ -79,7 +79,7 @@ class Pairs(AbstractCourse):
         self._options = options
         self._random = Random(f"ad-psgd {setting.seed} {rank}")
         self.num_exchanges = 0
-        """How many this worker has begun."""
+        """The number of exchanges that this worker has begun."""
         self.on_view(setting.view)
 
     def on_view(self, view: View) -> None:
@@ -87,10 +87,10 @@ class Pairs(AbstractCourse):
         self.pair(view, view.members)
 
     def pair(self, view: View, ranks: tuple[int, ...]) -> None:
-        """Go on in `view`, of which only `ranks` still exchange anything; the others have ended.
+        """Go on in `view`, in which only `ranks` still exchange; the other members have ended.
 
-        Whoever was ending when all reported, active or passive, is none of them: nobody counts on
-        it any more.
+        Workers that were ending when all reported, active or passive, are not among `ranks`: no
+        worker counts on them any more.
         """
         super().on_view(view)
         self._ranks = ranks if self.rank in ranks else ()
@@ -104,12 +104,12 @@ class Pairs(AbstractCourse):
         return len(self._ranks) > 1
 
     def begin(self) -> Acts:
-        """Yield that a passive worker answers from now on."""
+        """Answer active workers from now on, if this worker is passive."""
         if self._has_peers and not (self._is_active or self._answers):
             self._answers = (yield AnswerPairs(self._members(active=True))) is not CHANGED
 
     def step(self, *, skipped: bool = False) -> Acts:
-        """Take in what averaging has changed, apply the update to it, and average on."""
+        """Take in the average's changes, apply the update to the result, and begin the next."""
         if self._is_under_way:
             yield TakeIn(wait=True)
         yield UPDATE
@@ -130,7 +130,7 @@ class Pairs(AbstractCourse):
             else:
                 yield from self.begin()
                 if not self._answers:
-                    continue  # the view has changed: nobody may ask it any more
+                    continue  # the view has changed: perhaps no worker asks it any more
                 ended = yield AwaitGoodbyes()
             if ended is not CHANGED:
                 return  # otherwise the role may be another one now
@@ -156,7 +156,7 @@ def _with(peer: int) -> Acts:
 
 
 def pairing(decision: Decision) -> tuple[int, ...]:
-    """Return the members of a new view that pair in it: all that had steps to make by then."""
+    """Return the members of a new view that pair in it: all that still had steps to make."""
     reports = decision.reports
     return tuple(
         rank for rank in decision.view.members if rank not in reports or not reports[rank].is_ending

@@ -4,8 +4,8 @@ The baseline every paper measures against, tuned as its own users would tune it:
 while backward still runs (docs/papers.md, 4.3). Every replica stays identical. With
 `overlap="next-forward"` the exchange goes on behind the next forward pass.
 
-Owns the borders of sums: which there are, and how workers end. Buckets, their order, accumulation
-and what a sum hides behind are the executor's.
+Owns the sequence of sums, and how workers end. Buckets, their order, accumulation and overlap are
+the executor's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shoal.strategies.definition import CourseOf
 
 GradientOverlap = Literal["backward", "next-forward"]
-"""What an exchange of gradients hides behind; the next forward pass includes backward."""
+"""The computing that an exchange of gradients hides behind; "next-forward" includes backward."""
 
 
 @final
@@ -35,11 +35,11 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
     """Average gradients over all workers at every step.
 
     `bucket_bytes` is the size of the gradients that are sent together; None is 25 MiB on one host
-    and an eighth of the model between hosts (`collectives.layout_buckets`). `overlap` says
-    when they are waited for: at the end of backward, or ("next-forward") layer by layer when the
+    and an eighth of the model between hosts (`collectives.layout_buckets`). `overlap` says when
+    gradients are waited for: at the end of backward, or ("next-forward") layer by layer when the
     next forward pass gets there, with the same result. With `low_rank` r above 0 the gradient of a
-    matrix is sent as r columns and r rows, from the third sum on, and what they lack is added to
-    the next gradient (`train.low_rank_gradients`; after PowerSGD, Vogels et al., NeurIPS 2019).
+    matrix is sent as r columns and r rows, from the third sum on, and the rest is added to the next
+    gradient (`train.low_rank_gradients`; after PowerSGD, Vogels et al., NeurIPS 2019).
     """
 
     word: ClassVar[str] = "all-reduce"
@@ -75,7 +75,7 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
             )
 
     def courses(self, setting: Setting) -> CourseOf:
-        """Return what makes the courses."""
+        """Return the function that makes the courses."""
         return lambda rank: Sums(rank, setting.view)
 
 
@@ -89,7 +89,7 @@ class Sums(AbstractCourse):
         super().__init__(rank, view)
         self.num_steps = 0
         self.num_sums = 0
-        """The number of sums, also those to which this worker had nothing to give."""
+        """The number of sums, including those to which this worker added no gradients."""
 
     def step(self, *, skipped: bool = False) -> Acts:
         """Sum the gradients, again among the living if the view has changed, and update."""
@@ -100,7 +100,7 @@ class Sums(AbstractCourse):
         self.num_steps += 1
 
     def finish(self) -> Acts:
-        """Join the others' sums with nothing to give until no worker trains.
+        """Join the others' sums without gradients until no worker trains.
 
         Then take over the model of the worker that trained longest: it saw every update.
         """
@@ -115,5 +115,5 @@ class Sums(AbstractCourse):
             pass
 
     def report(self) -> int:
-        """Return how many sums are behind this worker."""
+        """Return how many sums this worker has made."""
         return self.num_sums

@@ -1,11 +1,11 @@
-"""A course: what one worker does next under a strategy, as a pure machine.
+"""A course: the acts of one worker under a strategy, as a pure state machine.
 
 A course yields acts (`strategies.acts`) and is sent the answers. The runtime (`train`) and the
-simulator (`sim`) carry the same acts out, so a strategy is said once. No clock, socket, thread,
-environment, array or global randomness is known here; what is random is drawn from a seed.
+simulator (`sim`) carry out the same acts, so a strategy is written once. Courses know no clock,
+socket, thread, environment, array or global randomness; random choices are drawn from a seed.
 
-State is plain attributes, changed at the end of a step. So it is the checkpoint, it can be reported
-between acts, and an executor may draw acts ahead, up to the first whose answer is used.
+State is plain attributes, changed at the end of a step. So it can be saved in a checkpoint and
+reported between acts, and an executor may draw acts ahead, up to the first whose answer is used.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What all workers of a job know alike when a strategy begins."""
+    """The setting that all workers of a job know alike when a strategy begins."""
 
     view: View
     seed: int = 0
-    """What random schedules, groups and peers are drawn with."""
+    """The seed of random schedules, groups and peers."""
 
     topology: Topology | None = None
     """The network; None: hosts as the view says, all in one rack."""
@@ -44,43 +44,43 @@ class AbstractCourse(ABC):
         self.view = view
 
     def begin(self) -> Acts:
-        """Yield what comes before the first step."""
+        """Yield the acts that come before the first step."""
         yield from ()
 
     @abstractmethod
     def step(self, *, skipped: bool = False) -> Acts:
-        """Yield one step. `skipped` says that mixed precision found gradients not finite."""
+        """Yield the acts of one step. `skipped`: mixed precision found gradients not finite."""
 
     @abstractmethod
     def finish(self) -> Acts:
-        """Yield what is left to do when this worker makes no more steps of its own.
+        """Yield the acts that are left when this worker makes no more steps of its own.
 
-        When it ends, no other worker can need this one.
+        When they end, no other worker can need this one.
         """
 
     def report(self) -> int:
-        """Return which round of a schedule, or which sum, comes next; 0 where none are counted.
+        """Return the number of the next round of a schedule, or sum; 0 where none are counted.
 
-        It is what the members have to know of each other to agree on a new view. It changes
-        nothing; any thread may ask between acts.
+        Members have to know it of each other to agree on a new view. The call changes nothing; any
+        thread may make it between acts.
         """
         return 0
 
     def on_view(self, view: View) -> None:
-        """Go on in `view`. Comes before `Changed` answers what was under way."""
+        """Go on in `view`. Called before `Changed` answers the act that was under way."""
         self.view = view
 
     def handed_on(self) -> dict[str, int]:
-        """Return what a newcomer takes over, between two steps."""
+        """Return the state that a newcomer takes over, between two steps."""
         return {name: getattr(self, name) for name in self.counts}
 
     def take_over(self, counts: dict[str, int]) -> None:
-        """Go on, as a newcomer, from what another course has `handed_on`, in the present view."""
+        """Go on, as a newcomer, from the state that another course has `handed_on`."""
         for name in self.counts:
             setattr(self, name, counts[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to continue."""
+        """Return the state that a checkpoint needs to continue."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

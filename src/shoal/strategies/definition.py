@@ -1,4 +1,4 @@
-"""What a strategy is, beside its course: its word, its options, and what it does to a model."""
+"""The definition of a strategy, beside its course: its word, its options, and its properties."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from shoal.groups import Topology
 
 Option: TypeAlias = str | int | float | bool | None
-"""A plain value, which workers compare and results keep."""
+"""A plain value of an option, which workers compare and results keep."""
 
 CourseOf: TypeAlias = Callable[[int], AbstractCourse]
 """Makes the course of a rank."""
 
 
 class Averaged(StrEnum):
-    """What the workers average: never to be mixed up (docs/papers.md, 5)."""
+    """The tensors that the workers average: never to be mixed up (docs/papers.md, 5)."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
@@ -35,7 +35,7 @@ class Family(StrEnum):
     """Means of parameters among groups of workers."""
 
     PAIRS = "pairs"
-    """Means of parameters of two, which one asks for and the other answers while it computes."""
+    """Means of two workers' parameters: one asks and the other answers while it computes."""
 
     SERVERS = "servers"
     """Gradients pushed to servers that update, parameters pulled from them."""
@@ -47,12 +47,12 @@ class Family(StrEnum):
 class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one strategy, checked when they are given.
 
-    A value: it may be used for several optimizers. Raises `UsageError` for options that there are
-    not.
+    A value: it may be used for several optimizers. Raises `UsageError` for options that do not
+    exist.
     """
 
     word: ClassVar[str]
-    """Selects it."""
+    """The word that selects the strategy."""
 
     family: ClassVar[Family]
     averaged: ClassVar[Averaged]
@@ -60,7 +60,7 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every worker must make the same number of steps (or use uneven inputs)."""
 
     takes_loss_bound: ClassVar[bool] = True
-    """Whether it sends contributions to sums, of which a transport may lose a share."""
+    """Whether it makes sums, to which a transport may lose a share of the contributions."""
 
     @property
     def replicas_differ(self) -> bool:
@@ -69,7 +69,7 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_round(self) -> bool:
-        """Whether what it sends may be rounded to a narrower type on its way."""
+        """Whether its messages may be rounded to a narrower type."""
         return self.averaged is Averaged.GRADIENTS
 
     @property
@@ -84,9 +84,9 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
         *,
         thorough: bool = False,  # noqa: ARG003 - and no rarer ones
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the options that a plan for `cluster` compares, those with defaults left out.
+        """Yield the options that a plan for `cluster` compares; options at defaults are left out.
 
-        With `thorough` the rarer ones come, too.
+        With `thorough` rarer options come, too.
         """
         yield {}
 
@@ -95,11 +95,11 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def check_goes_on(self) -> None:
-        """Raise `UsageError` if it cannot be used where workers come and go."""
+        """Raise `UsageError` if the strategy cannot be used where workers come and go."""
 
     def check_size(self, workers: int) -> None:
         """Raise `UsageError` if the options do not fit so many workers."""
 
     @abstractmethod
     def courses(self, setting: Setting) -> CourseOf:
-        """Return what makes the workers' courses, which share what they know alike."""
+        """Return the function that makes the workers' courses, which share common state."""

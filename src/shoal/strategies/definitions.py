@@ -1,4 +1,4 @@
-"""The list of strategies, and how a user's word becomes one of them.
+"""The list of strategies, and the way from a user's word to one of them.
 
 A new strategy is one file and one row here.
 """
@@ -79,12 +79,12 @@ def worth_trying(
 
 
 def spelled(word: str) -> str:
-    """Return the name under which `shoal` has the maker of a strategy, such as "Ripples"."""
+    """Return the name of a strategy's maker in `shoal`, such as "Ripples"."""
     return STRATEGIES[word].__qualname__
 
 
 def refuse_options(strategy: AbstractDefinition, options: Mapping[str, object]) -> None:
-    """Raise `UsageError` for options that `DistributedOptimizer` has not; say where they belong."""
+    """Raise `UsageError` for unknown options of `DistributedOptimizer`; say where they belong."""
     for name, value in options.items():
         message = f"DistributedOptimizer has no option {name!r}"
         if name in inspect.signature(STRATEGIES[strategy.word]).parameters:
@@ -98,7 +98,7 @@ def refuse_options(strategy: AbstractDefinition, options: Mapping[str, object]) 
 def check_strategy(
     strategy: AbstractDefinition, workers: int, loss_bound: float, wire: str | None
 ) -> None:
-    """Raise `UsageError` if `strategy` does not fit so many workers, or what carries it."""
+    """Raise `UsageError` if `strategy` does not fit so many workers, or the transport's options."""
     share(loss_bound, "A loss bound")
     strategy.check_size(workers)
     check_wire(strategy, wire)

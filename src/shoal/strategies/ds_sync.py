@@ -1,7 +1,7 @@
 """DS-Sync: divide the workers into groups that synchronize in parallel, and shuffle them.
 
-Wang et al., INFOCOM 2022; docs/papers.md, 2. Which workers meet in which round is a schedule of
-`groups`: the grid by default, whose cycle brings all workers to exact consensus.
+Wang et al., INFOCOM 2022; docs/papers.md, 2. A schedule of `groups` says which workers meet in
+which round: the grid by default, whose cycle brings all workers to exact consensus.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
 
     `shuffle` is "grid" (rows and columns in turn), "random" (equal partitions drawn anew each
     round) or "topology" (no phase puts more flows on a bottleneck than it must). `topology` is the
-    network that the last one looks at; None takes the launcher's hosts, all of them in one rack.
+    network for the last one; None takes the launcher's hosts, all of them in one rack.
     `group_size` is for random partitions; 0 means the square root of the world size. With
     `overlap="next-steps"` computing goes on while parameters are averaged; `average_state` averages
     the optimizer's state as well.
@@ -59,7 +59,7 @@ class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
     def worth_trying(
         cls, cluster: Topology, *, thorough: bool = False
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield shuffles; random groups do no better for hiding, and the topology is to be told."""
+        """Yield shuffles; random groups gain nothing by hiding; the topology has to be given."""
         workers = cluster.world_size
         if workers < 2:
             return
@@ -77,7 +77,7 @@ class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
                     yield from every_few_steps({"shuffle": "random", "group_size": size})
 
     def check_goes_on(self) -> None:
-        """Raise `UsageError` if groups are those of a network of as many workers as at first."""
+        """Raise `UsageError` if groups follow from a network, whose workers are fixed."""
         super().check_goes_on()
         if self.shuffle == "topology":
             raise UsageError(

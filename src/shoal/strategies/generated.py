@@ -1,4 +1,4 @@
-"""Parameters averaged in groups that a generator forms at run time: what both modes of it share.
+"""Parameters averaged in groups that a generator forms at run time: the base of both its modes.
 
 Luo et al., ASPLOS 2020 (Ripples/Prague); docs/papers.md, 3.2 and 3.4. One step is: local update,
 ask the generator for a group, average parameters within it. The generator answers when all members
@@ -43,18 +43,18 @@ class GeneratedAveraging(PeriodicAveraging, frozen=True, kw_only=True):
                 "overlap='layers' is for averages by a schedule: a generator says whom a worker"
                 " averages with when that asks, after its step."
             )
-        config = self.config  # refuses switches that there are not
+        config = self.config  # refuses switches that do not exist
         for name in self.__struct_fields__:
             if name in config.__slots__:
                 force_setattr(self, name, getattr(config, name))
 
     def check_size(self, workers: int) -> None:
-        """Raise `UsageError` if a group cannot have so many members as asked for."""
+        """Raise `UsageError` if a group cannot have as many members as asked for."""
         self.config.check_world_size(workers)
 
     @final
     def courses(self, setting: Setting) -> CourseOf:
-        """Return what makes the courses."""
+        """Return the function that makes the courses."""
         return lambda rank: Generated(self, rank, setting.view)
 
 
@@ -68,7 +68,7 @@ class Generated(AbstractPeriodicCourse):
         self.has_left = False
 
     def begin(self) -> Acts:
-        """Yield that this worker joins."""
+        """Join the generator's groups."""
         while (yield JoinGroups(self._config)) is CHANGED:
             pass
 
@@ -80,7 +80,7 @@ class Generated(AbstractPeriodicCourse):
             yield from meeting
 
     def _meet(self, position: int) -> Acts:
-        """Yield the groups that this worker owes before it asks at its next point."""
+        """Yield the means of all groups that this worker owes before its next request."""
         more = True
         while more:
             group = yield AskGroup(position)
@@ -90,7 +90,7 @@ class Generated(AbstractPeriodicCourse):
             more = group.more
 
     def finish(self) -> Acts:
-        """Yield that no group which has not started will wait for this worker."""
+        """Leave the groups: none that has not started will wait for this worker."""
         yield from self._take_in()
         self.has_left = True
         yield LeaveGroups()

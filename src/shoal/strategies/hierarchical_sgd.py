@@ -2,7 +2,7 @@
 
 Lin, Stich, Patel and Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020 (hierarchical
 local SGD); Castiglia, Das and Patterson, "Multi-Level Local SGD", ICLR 2021. For hosts with several
-workers behind links that are far slower than what joins the workers of a host.
+workers, behind links that are far slower than those within a host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class HierarchicalSGD(ScheduledAveraging, frozen=True, kw_only=True):
     """Average within hosts every `interval` steps; every `global_every`-th time among all workers.
 
-    With `overlap="next-steps"` computing goes on meanwhile. `average_state` averages the
+    With `overlap="next-steps"` computing goes on during an average. `average_state` averages the
     optimizer's state as well.
     """
 
@@ -48,7 +48,7 @@ class HierarchicalSGD(ScheduledAveraging, frozen=True, kw_only=True):
         *,
         thorough: bool = False,  # noqa: ARG003 - all of them are tried at once
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield how rarely all workers meet, where hosts have several workers each."""
+        """Yield numbers of averages per one among all workers, if hosts have several workers."""
         if 1 < len(cluster.hosts) < cluster.world_size:
             for rounds in (4, 16):
                 yield {"global_every": rounds}

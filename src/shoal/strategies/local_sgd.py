@@ -26,7 +26,7 @@ LOCAL_STEPS: Final = 8
 class LocalSGD(ScheduledAveraging, frozen=True, kw_only=True):
     """Average the parameters of all workers every `interval` steps.
 
-    With `overlap="next-steps"` computing goes on meanwhile. `average_state` averages the
+    With `overlap="next-steps"` computing goes on during an average. `average_state` averages the
     optimizer's state as well.
     """
 
@@ -41,12 +41,12 @@ class LocalSGD(ScheduledAveraging, frozen=True, kw_only=True):
         *,
         thorough: bool = False,  # noqa: ARG003 - all of them are tried at once
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield intervals, with averages that are waited for or hide."""
+        """Yield intervals, with averages that are waited for or hidden."""
         if cluster.world_size > 1:
             for interval in (2, 4, 8, 16):
                 yield {"interval": interval}
                 yield {"interval": interval, **HIDDEN}
 
     def schedule(self, setting: Setting) -> AbstractGroupSchedule:
-        """Return the schedule in which everybody meets."""
+        """Return the schedule in which all workers meet in every round."""
         return make_schedule("all-reduce", len(setting.view))

@@ -2,8 +2,8 @@
 
 Workers push gradients and pull weights; the update happens on the servers, which run the user's
 optimizer on their shards. Every worker process hosts one server, unless fewer are asked for, so
-that every machine carries the same share of the traffic. See docs/parameter-server.md. What a
-server does is `strategies.shard`.
+that every machine carries the same share of the traffic. See docs/parameter-server.md. Servers
+decide by `strategies.shard`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from shoal.strategies.definition import CourseOf
 
 ServerOverlap = Literal["none", "next-forward", "layers"]
-"""What an exchange hides behind: nothing; the next forward pass, layer by layer and with the same
-result under BSP; or that and the backward pass, where nobody changes gradients after it."""
+"""The computing that an exchange hides behind: none; the next forward pass, layer by layer and with
+the same result under BSP; or that and the backward pass, if gradients are not changed after it."""
 
 
 @final
@@ -41,7 +41,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
     weights as far as one of BSP's updates, so that the learning rate found for BSP works; without
     it every push makes a full step. `pull_bound` is the share of the parameters of each pull that
     may get lost over a transport with a loss bound: they keep their older values at that worker
-    until the next pull. Nothing of the last pull, in `finish`, may get lost.
+    until the next pull. No part of the last pull, in `finish`, may get lost.
     With `overlap="next-forward"` a step ends when the gradients are on their way, and each layer
     waits for its part of the pull when the next forward pass gets there. With "layers" each layer's
     gradients are pushed as soon as backward has them, too; clipping and gradient scalers, which
@@ -123,12 +123,12 @@ class ParameterServer(AbstractDefinition, frozen=True):
 
     @property
     def rule(self) -> UpdateRule:
-        """How far updates go, and who waits for whom."""
+        """The rule of how far updates go, and which worker waits for which."""
         return UpdateRule(self.staleness, self.scale_updates)
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether workers hold weights of different times, until `finish` gives all the last."""
+        """Whether workers hold weights of different versions until `finish` gives all the last."""
         return self.staleness != 0
 
     @property
@@ -154,7 +154,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
             raise UsageError(message)
 
     def courses(self, setting: Setting) -> CourseOf:
-        """Return what makes the workers' courses."""
+        """Return the function that makes the workers' courses."""
         return lambda rank: Served(rank, setting.view)
 
 
@@ -178,7 +178,7 @@ class Served(AbstractCourse):
         yield from self._exchange("leave")
 
     def report(self) -> int:
-        """Return how many exchanges are behind this worker."""
+        """Return how many exchanges this worker has made."""
         return self.num_exchanges
 
     def _exchange(self, kind: Literal["push", "skip", "leave"]) -> Acts:

@@ -1,8 +1,8 @@
-"""When a worker's parameters are averaged, with what beside them, and behind what it hides.
+"""When a worker's parameters are averaged, with which state, and what the average hides behind.
 
 Delayed averaging is that of Zhou et al., DaSGD, arXiv:2006.00441, and Wang et al.,
-Overlap-Local-SGD, ICASSP 2020. Owns the rule; who averages with whom is a schedule's to say, or the
-generator's.
+Overlap-Local-SGD, ICASSP 2020. Owns the rule; a schedule or the generator decides which workers
+average together.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from shoal.strategies.acts import Acts
 
 AveragingOverlap = Literal["none", "next-forward", "layers", "next-steps"]
-"""What an average of parameters hides behind: nothing; the next forward pass, layer by layer and
-with the same result; that and the backward pass, where nobody changes gradients after it; or the
-steps until the next one is due."""
+"""The computing that an average of parameters hides behind: none; the next forward pass, layer by
+layer and with the same result; that and the backward pass, if gradients are not changed after it;
+or the steps until the next average is due."""
 
 
 class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     """Every `interval` local steps an average is due; under `overlap` computing goes on meanwhile.
 
     With "next-forward" each layer waits for its part of the average when the next forward pass
-    gets there, and the result is that of "none". With "layers" each is also updated, and its
+    gets there, and the result is that of "none". With "layers" each layer is also updated, and its
     average begins, as soon as backward has its gradients; clipping and gradient scalers, which
     change them before the step, are refused. With "next-steps" a copy of the model is averaged.
-    What that has changed is added at the end of the first step at which it is known, and waited for
-    at the end of the step after which the next average is due: a worker has one under way at most.
-    With `average_state` the local optimizer's state is averaged with them (docs/papers.md, 2.9: an
-    ablation), which waits like the parameters. With `scale_adam` steps by Adam are as long as the
+    The change is added at the end of the first step at which it is known, and waited for at the end
+    of the step after which the next average is due: a worker has at most one under way. With
+    `average_state` the local optimizer's state is averaged with the parameters (docs/papers.md,
+    2.9: an ablation), and waited for like them. With `scale_adam` steps by Adam are as long as the
     mean gradient of all workers would make them (`workloads.adam_steps`). Raises `UsageError` for
-    an interval below 1, an unknown word, state while computing goes on, and scaled steps of
-    single layers.
+    an interval below 1, an unknown word, `average_state` with an overlap, and `scale_adam` with
+    "layers".
     """
 
     family: ClassVar[Family] = Family.MEANS
@@ -101,7 +101,7 @@ HIDDEN: Final = {"overlap": "next-steps"}
 
 
 OTHER_SIZES: Final = (2, 4)
-"""Groups that a thorough plan draws at random, beside their usual size."""
+"""The sizes of random groups that a thorough plan tries, beside the usual size."""
 
 
 def every_few_steps(options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -111,7 +111,7 @@ def every_few_steps(options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 class AbstractPeriodicCourse(AbstractCourse):
-    """Steps alone, and an average when one is due."""
+    """Local steps, and an average when one is due."""
 
     counts: ClassVar[tuple[str, ...]] = ("position",)
 
@@ -134,10 +134,10 @@ class AbstractPeriodicCourse(AbstractCourse):
 
     @abstractmethod
     def _average(self, *, in_background: bool) -> Acts:
-        """Yield the average that is due, or that it begins beside computing."""
+        """Yield the average that is due, or its beginning beside computing."""
 
     def _take_in(self) -> Acts:
-        """Yield that the last average is taken in, if one may be under way."""
+        """Take in the last average, if one may be under way."""
         if self._options.is_delayed:
             yield TakeIn(wait=True)
 

@@ -25,7 +25,7 @@ class Ripples(GeneratedAveraging, frozen=True, kw_only=True):
     """Smart generator: group buffer, global division, inter-intra rounds, slowdown filter.
 
     The switches are those of `groups.GeneratorConfig`; `interval` is the number of local steps
-    between synchronizations. With `overlap="next-steps"` computing goes on while they last;
+    between synchronizations. With `overlap="next-steps"` computing goes on during an average;
     `average_state` averages the optimizer's state as well.
     """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RipplesStatic(ScheduledAveraging, frozen=True, kw_only=True):
     """Partial all-reduce by the static table.
 
-    `workers_per_host` overrides what the launcher said; 0 keeps it. With `overlap="next-steps"`
+    `workers_per_host` overrides the launcher's number; 0 keeps it. With `overlap="next-steps"`
     computing goes on while parameters are averaged; `average_state` averages the optimizer's state
     as well.
     """
@@ -47,7 +47,7 @@ class RipplesStatic(ScheduledAveraging, frozen=True, kw_only=True):
         *,
         thorough: bool = False,  # noqa: ARG003 - all of them are tried at once
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield intervals, with averages that are waited for or hide."""
+        """Yield intervals, with averages that are waited for or hidden."""
         if cluster.world_size > 1:
             for options in every_few_steps({}):
                 yield options

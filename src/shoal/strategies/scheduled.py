@@ -1,4 +1,4 @@
-"""Parameters averaged by a schedule: what DS-Sync, Ripples' static schedule and local SGD share.
+"""Parameters averaged by a schedule: the base of DS-Sync, Ripples' static schedule and local SGD.
 
 One step is: local update with the local gradient, then the group of this round replaces its
 members' parameters by their mean (docs/papers.md, 2.3 and 3.3). There is no coordinator and no
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shoal.strategies.definition import CourseOf
 
 ROUNDS_PER_BLOCK: Final = 8
-"""Rounds for which one told fact says that some worker still trains."""
+"""The number of rounds for which one told fact says that some worker still trains."""
 
 FINISHED: Final = "finished"
 """The fact that a worker makes no more steps of its own."""
@@ -41,12 +41,12 @@ class ScheduledAveraging(PeriodicAveraging, frozen=True, kw_only=True):
         """Return the schedule for the members of the setting's view, by their places in it."""
 
     def check_size(self, workers: int) -> None:
-        """Raise `UsageError` if there is no such schedule for so many workers."""
+        """Raise `UsageError` if the strategy has no schedule for so many workers."""
         self.schedule(Setting(View.first(workers)))
 
     @final
     def courses(self, setting: Setting) -> CourseOf:
-        """Return what makes the courses, which share the schedule of each view."""
+        """Return the function that makes the courses, which share the schedule of each view."""
         shared = _SharedSchedule(self, setting)
         return lambda rank: Scheduled(self, shared, rank, setting.view)
 
@@ -72,8 +72,7 @@ class _SharedSchedule:
 class Scheduled(AbstractPeriodicCourse):
     """One worker's course through a schedule.
 
-    Rounds are counted by the view: after a change all members go on with the round on which they
-    agreed.
+    Views agree on rounds: after a change all members go on with the round of `View.from_step`.
     """
 
     counts = (*AbstractPeriodicCourse.counts, "_num_loads")
@@ -96,11 +95,11 @@ class Scheduled(AbstractPeriodicCourse):
         self._must_ask = True
 
     def report(self) -> int:
-        """Return which round comes next; the largest of all becomes `View.from_step`."""
+        """Return the number of the next round; the largest of all becomes `View.from_step`."""
         return self._next_round
 
     def _average(self, *, in_background: bool) -> Acts:
-        # a new view may begin while it is told, and with it another block
+        # a new view may begin while the fact is told, and with it another block
         while (block := _block(self._next_round)) != self._told:
             self._told = block
             yield Tell(block)
@@ -127,9 +126,9 @@ class Scheduled(AbstractPeriodicCourse):
     def finish(self) -> Acts:
         """Yield averages without updates until every worker has finished.
 
-        Rounds come in blocks. A block is worked off by everyone if anyone trained in it; whether
-        anyone trains in the next one is known once its fact is told or all have finished. A new
-        view begins within a block, of which the same has to be known first.
+        Rounds come in blocks. All workers make a block's rounds if any worker trains in it; whether
+        any trains in the next one is known once its fact is told or all have finished. A new view
+        may begin within a block, so the same has to be known of that block first.
         """
         yield from self._take_in()
         if len(self.view) == 1:
@@ -144,12 +143,12 @@ class Scheduled(AbstractPeriodicCourse):
                     continue
                 if not answer:
                     return
-            # as the others do it, who may round what is averaged beside computing
+            # as the other workers do it, which may round copies averaged beside computing
             yield from self._round(in_background=self._options.is_delayed)
             yield from self._take_in()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the saved position, with means that no earlier ones are mistaken for."""
+        """Continue from the saved position, with means that are numbered unlike earlier ones."""
         super().load_state_dict(state)
         self._next_round = self.position // self._options.interval
         self._num_loads += 1
@@ -157,9 +156,9 @@ class Scheduled(AbstractPeriodicCourse):
 
 
 def mean_ahead(course: AbstractCourse) -> Mean | None:
-    """Return the mean of the coming step of a schedule, if it makes one.
+    """Return the mean that the coming step of a course makes, if it makes one.
 
-    The course stays where it is.
+    The course itself does not change.
     """
     acts = copy.copy(course).step()
     return next((act for act in acts if isinstance(act, Mean)), None)

@@ -1,8 +1,8 @@
-"""One shard of a parameter server: what it does with each request, as a pure machine.
+"""One shard of a parameter server: its deeds for each request, as a pure state machine.
 
-Source: docs/papers.md, 4.2. Whose push counts and whose read waits is decided by
-`groups.server_clock`. Owns the order in which pushes are added, what an update divides by, when
-there is a new version, who is answered when, and from what a shard goes on in a new view. Memory,
+Source: docs/papers.md, 4.2. `groups.server_clock` decides whose push counts and whose read waits.
+Owns the order in which pushes are added, the divisor of an update, when there is a new version,
+which workers are answered when, and the state from which a shard goes on in a new view. Memory,
 messages and time are the executor's.
 """
 
@@ -27,13 +27,13 @@ class Add(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Update the weights with what has been added."""
+    """Update the weights with the pushes that have been added."""
 
     divisor: float
-    """What the sum is divided by."""
+    """The divisor of the sum."""
 
     share: float
-    """The weight, up to 1, with which averaged buffers are replaced by the mean of those pushed."""
+    """The weight, up to 1, with which the mean of the pushed buffers replaces averaged buffers."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -41,38 +41,38 @@ class Answer(msgspec.Struct, frozen=True):
 
     rank: int
     staleness: int
-    """The steps by which the slowest worker is behind it."""
+    """The steps by which the slowest worker is behind this one."""
 
     is_last: bool
     """Whether all workers have left: these are the final weights."""
 
     was_held: bool
-    """Whether it had to wait for others."""
+    """Whether this worker had to wait for others."""
 
 
 Deed: TypeAlias = Add | Apply | Answer
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """What the weights of a shard hold. It goes with them, in every answer and every copy."""
+    """The pushes that a shard's weights hold. Sent with them, in every answer and every copy."""
 
     version: int = 0
     """The number of updates made."""
 
     pushes: Mapping[int, int] = {}
-    """The number of pushes by rank: those of its exchanges from 0 up to that. Skips count."""
+    """The number of pushes by rank: of its exchanges from 0 up to that number. Skips count."""
 
     @property
     def age(self) -> tuple[int, int]:
-        """What is larger in the newer one of two states of one shard."""
+        """A key that is larger for the newer one of two states of a shard."""
         return self.version, sum(self.pushes.values())
 
 
 def next_exchanges(decision: Decision, training: str) -> dict[int, int]:
-    """Return which exchange each member of the new view makes next; whoever has ended makes none.
+    """Return the number of each member's next exchange in the new view; ended ones have none.
 
-    A newcomer begins level with the furthest of those that train: all iterations that it has no
-    part in are as complete there as staleness wants them.
+    A newcomer begins level with the furthest member that trains: all iterations that it has no part
+    in are as complete there as the staleness bound requires.
     """
     rounds = decision.rounds_of(training)
     going_on = [rank for rank, each in decision.reports.items() if not each.has_ended]
@@ -105,18 +105,18 @@ class Shard:
         self.skipped = 0
         """Pushes without gradients."""
         self.delays = 0
-        """The updates of others between reads and the pushes that followed them, all together."""
+        """The sum, over all pushes, of the updates between a worker's read and its push."""
         self.longest_delay = 0
         self._begin(first, Holding())
 
     def _begin(self, workers: Iterable[int], holding: Holding) -> None:
-        """Serve `workers` from weights on, with nothing collected."""
+        """Begin to serve `workers`, from the weights of `holding`, with no pushes collected."""
         self._live = list(workers)
         self._holds = dict(holding.pushes)
         self._repeats: set[int] = set()
         """Ranks whose next push is in the weights already."""
         self._pushes: dict[int, bool] = {}
-        """Says of a rank whether its push holds gradients."""
+        """Whether the push holds gradients, by rank."""
         self._added: set[int] = set()
         self._num_added = 0
         self._read_version = dict.fromkeys(self._live, holding.version)
@@ -124,16 +124,16 @@ class Shard:
 
     @property
     def holding(self) -> Holding:
-        """What the weights hold now."""
+        """The pushes that the weights hold now."""
         return Holding(self.version, dict(self._holds))
 
     def on_view(self, decision: Decision, training: str, holding: Holding | None = None) -> None:
-        """Go on in a new view with the weights of `holding`; None: with those that are here.
+        """Go on in a new view with the weights of `holding`; None: with the present weights.
 
-        What was added since the last update is to be thrown away, as the pushes that are held here
-        are: all whose exchange is under way make it again. Whose push the weights hold is only
-        answered then. A shard whose server is lost goes on elsewhere, from the newest of its copy
-        and what the members have pulled.
+        Pushes added since the last update must be thrown away, as the pushes that are held here
+        are: all workers whose exchange is under way make it again. A worker whose push the weights
+        hold already is then only answered. A shard whose server is lost goes on elsewhere, from the
+        newest of its copy and the members' pulls.
         """
         kept = self.holding if holding is None else holding
         numbers = next_exchanges(decision, training)
@@ -147,7 +147,7 @@ class Shard:
         self._begin(numbers, Holding(kept.version, pushes))
         self._repeats = {rank for rank, number in numbers.items() if pushes[rank] > number}
         if not numbers:
-            return  # all have ended, and nobody asks any more
+            return  # all workers have ended, and none asks any more
         reads = self.clock.staleness_counts
         self.clock = ServerClock(
             {rank: max(number, pushes[rank]) for rank, number in numbers.items()},
@@ -157,9 +157,9 @@ class Shard:
         self.clock.staleness_counts.update(reads)
 
     def take(self, rank: int, kind: Literal["push", "skip", "leave"]) -> list[Deed]:
-        """Return what to do now, in order, as `rank` has sent a request of this kind.
+        """Return the deeds, in order, for a request of this kind from `rank`.
 
-        Raises `ProtocolError` for a request that cannot come now.
+        Raises `ProtocolError` for a request that is not allowed now.
         """
         if kind == "leave":
             advance = self.clock.leave(rank)
@@ -185,7 +185,7 @@ class Shard:
         self._read_version = dict.fromkeys(self._read_version, version)
 
     def _update(self, pushes: Sequence[Push]) -> list[Deed]:
-        """Add what may be added by now, and update if the clock says so."""
+        """Add the pushes that may be added by now, and update if the clock says so."""
         deeds: list[Deed] = []
         if self.rule.staleness == 0:
             # in the order of ranks, so that sums have the same bits in every run
@@ -201,7 +201,7 @@ class Shard:
                 delay = self.version - self._read_version[push.rank]
                 self.delays += delay
                 self.longest_delay = max(self.longest_delay, delay)
-            divisor = 1.0  # the workers' options make the update as small as it has to be
+            divisor = 1.0  # the workers' options scale the update
         if pushes:
             if self._num_added:
                 deeds.append(Apply(divisor, self.rule.buffer_share(self.num_members)))

@@ -1,10 +1,10 @@
-"""Which worker serves which shards in a new view, and whose memory each of them goes on from. Pure.
+"""Which worker serves which shards in a new view, and whose memory each shard goes on from. Pure.
 
-A model is shared by a number of servers that stays the same: a worker whose process is lost leaves
-its servers to others, which then are several, and newcomers take over from whoever is several. What
-a lost one had is put together again from what the others have: the weights that they have pulled,
-and copies of the optimizer's state. All members report what they have (`note_of`) with the reports
-by which a view is decided, so all know alike what a shard goes on from.
+A model is shared by a number of servers that stays the same: a lost worker leaves its servers to
+others, which then have several, and newcomers take over from workers with several. A lost worker's
+shards are put together again from the others' state: the weights that they have pulled, and copies
+of the optimizer's state. All members report the state they have (`note_of`) with the reports by
+which a view is decided, so all know alike what a shard goes on from.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ UPDATES_PER_COPY: Final = 16
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a worker has of a model's shards, by their numbers; part of its report."""
+    """The state of a model's shards that a worker has, by their numbers; part of its report."""
 
     epoch: int
-    """The view in which it has served or pulled last."""
+    """The epoch of the view in which it has served or pulled last."""
 
     places: tuple[int, ...]
     """The rank of each server in that view."""
@@ -44,7 +44,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a shard goes on from."""
+    """The state from which a shard goes on."""
 
     holding: Holding
     weights: int
@@ -54,7 +54,7 @@ class Origin(msgspec.Struct, frozen=True):
     """Whether that rank has served the weights; else it has pulled them into its model."""
 
     state: int | None
-    """The rank that has the optimizer's state, if anybody still does."""
+    """The rank that has the optimizer's state, if any still does."""
 
     is_copied: bool = False
     """Whether that rank has a copy of the state; else it has served with it."""
@@ -66,12 +66,12 @@ def note_name(training: str) -> str:
 
 
 def note_of(training: str, kept: Kept) -> dict[str, bytes]:
-    """Return what a worker reports of a training's shards: one of `Report.notes`."""
+    """Return a worker's report on a training's shards: one of `Report.notes`."""
     return {note_name(training): msgspec.msgpack.encode(kept)}
 
 
 def read_kept(decision: Decision, training: str) -> dict[int, Kept]:
-    """Return what each member has reported of a training's shards, by rank; nothing if none has."""
+    """Return each member's report on a training's shards, by rank; members without one left out."""
     fault = "What a worker says of its shards is not understood"
     return {
         rank: decode_msgpack(note, Kept, fault)
@@ -81,12 +81,12 @@ def read_kept(decision: Decision, training: str) -> dict[int, Kept]:
 
 
 def handed_on(kept: Kept) -> Kept:
-    """Return what a newcomer has that gets the model of a worker that has `kept` so much."""
+    """Return the state of a newcomer that gets the model of a worker with the state `kept`."""
     return Kept(kept.epoch, kept.places, served={}, pulled=dict(kept.pulled))
 
 
 def servers_of(decision: Decision) -> tuple[int, ...]:
-    """Return the members of a view that can serve: all that somebody may yet need something of."""
+    """Return the members of a view that can serve: all except those that have ended."""
     reports = decision.reports
     return tuple(
         rank for rank in decision.view.members if rank not in reports or not reports[rank].has_ended
@@ -94,9 +94,10 @@ def servers_of(decision: Decision) -> tuple[int, ...]:
 
 
 def next_places(places: Sequence[int], serving: Sequence[int]) -> tuple[int, ...]:
-    """Return the rank of each server, all of them among those that can be `serving` from now on.
+    """Return the rank of each server, all of them among the ranks `serving` from now on.
 
-    Nobody is more than one server more than anybody else, and no more of them move than need to.
+    The numbers of servers of two ranks differ by at most one, and no more servers move than need
+    to.
     """
     numbers: dict[int, list[int]] = {rank: [] for rank in serving}
     lost: list[int] = []
@@ -115,12 +116,12 @@ def _fewest(numbers: Mapping[int, list[int]]) -> list[int]:
 
 
 def places_before(kept: Collection[Kept]) -> tuple[int, ...]:
-    """Return the rank of each server in the last view that any of the reporting has served in."""
+    """Return the rank of each server in the last view in which any reporting member has served."""
     return max(kept, key=lambda each: each.epoch).places
 
 
 def origin_of(shard: int, kept: Mapping[int, Kept], server: int) -> Origin:
-    """Return what a shard goes on from at its `server`: the newest of what is `kept`, by rank."""
+    """Return the state from which a shard goes on at `server`: the newest that any rank `kept`."""
 
     def newest(*kinds: str) -> tuple[Holding, int, str] | None:
         found = [
@@ -142,9 +143,9 @@ def origin_of(shard: int, kept: Mapping[int, Kept], server: int) -> Origin:
 
 
 def keeper_of(view: View, server: int) -> int | None:
-    """Return the member that keeps copies of a server's optimizer state, None if nobody can.
+    """Return the member that keeps copies of a server's optimizer state, None if there is none.
 
-    It is the next one, on another host than the server's if there is any.
+    It is the next member, on another host than the server's if there is any.
     """
     place = view.place_of(server)
     others = [*range(place + 1, len(view)), *range(place)]
@@ -155,8 +156,8 @@ def keeper_of(view: View, server: int) -> int | None:
 def is_copy_due(version: int, copied: int, piece: int = 0) -> bool:
     """Return whether a copy of a shard's state goes to its keeper with the weights of a `version`.
 
-    The one before was of the version `copied`, or the view began with that. The first answer after
-    every so many updates has one, whichever that is: the keeper may never be answered at some
+    The previous copy was of version `copied`, or the view began with that. The first answer after
+    every so many updates has a copy, at whichever version: the keeper may never be answered at some
     versions, as others push in between. The pieces of a model take turns.
     """
     return (version + piece) // UPDATES_PER_COPY != (copied + piece) // UPDATES_PER_COPY

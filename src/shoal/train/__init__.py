@@ -1,7 +1,7 @@
-"""A torch optimizer that synchronizes, and the model in memory that it works on.
+"""A torch optimizer that synchronizes workers, and the model in memory that it works on.
 
-Users enter by `optimizer`. What carries the courses of strategies out is `means`, `sums`, `pairs`
-and `servers`, one for each family.
+Users enter by `optimizer`. The strategies' courses are carried out by `means`, `sums`, `pairs` and
+`servers`, one for each family.
 """
 
 from shoal.faces import face

@@ -1,13 +1,13 @@
-"""Something that all members do together, and that counts for all of them or for none.
+"""An operation that all members do together, and that counts for all of them or for none.
 
-A worker may be lost when some have the result and others do not, and those who have it may be gone
-before anybody asks. So each member says, over the control plane, that it has the result of a view,
-before it reports on the next one; it counts if every member of that view has said so. Else all of
-those that are left begin anew.
+A worker may be lost when some members have the result and others do not, and the members that have
+it may be gone before anybody asks. So each member says, over the control plane, that it has the
+result of a view, before it reports on the next one; the result counts if every member of that view
+has said so. Else all members that are left begin anew.
 
-With the control plane, what the lost and those that have left said may be lost, too. So whoever has
-learnt that the result counts says that as well, and goes on when all others have said so that are
-there.
+If the control plane is lost, the words of members that are lost or have left may be lost with it.
+So a member that has learnt that the result counts says that as well, and goes on when all other
+members present have said so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK_S: Final = 1.0
 
 
 class Agreement:
-    """One thing that all members of a replica's view do together, `name`d alike by all."""
+    """One operation that all members of a replica's view do together, under the same `name`."""
 
     def __init__(self, replica: Replica, name: str) -> None:
         self._replica, self._name = replica, name
@@ -41,8 +41,8 @@ class Agreement:
     ) -> Result:
         """Return what `make` returned in the view in which all members have made it.
 
-        `make` may be called again in another view: it changes nothing that it would need then.
-        Before each time `catch_up` does what others in that view need first.
+        `make` may be called again in another view, so it must not change what it needs then. Before
+        each call, `catch_up` does what other members of that view need first.
         """
         member = self._replica.member
         while True:
@@ -63,7 +63,7 @@ class Agreement:
         self._tell("come")
         look_at = time.monotonic() + self._replica.deadline_s
         while not self._have_told("come", self._replica.member.settled_view()):
-            self._replica.hand_on()  # else whoever has just joined cannot come
+            self._replica.hand_on()  # else a worker that has just joined cannot come
             with suppress(ViewChanging):
                 self._replica.communicator.check()
             self._replica.groups.note_progress()  # a worker that waits is not stuck
@@ -73,7 +73,7 @@ class Agreement:
             time.sleep(_POLL_S)
 
     def _counts(self, view: View) -> bool:
-        """Return whether all have had the result of `view`, as all members find it that ask."""
+        """Return whether all have had the result of `view`; all members that ask find the same."""
         while True:
             now = self._replica.member.settled_view()
             counts = self._have_told(f"made/{view.epoch}", view) or self._has_told(view, now)
@@ -85,7 +85,7 @@ class Agreement:
                 return counts
 
     def _has_told(self, view: View, now: View) -> bool:
-        """Return whether anybody who takes part `now` knows that the result of `view` counts."""
+        """Return whether any member of view `now` knows that the result of `view` counts."""
         names = [self._named(f"counts/{view.epoch}", rank) for rank in now.members]
         return any(self._replica.facts.are_published(names))
 
@@ -94,7 +94,7 @@ class Agreement:
             return (make(view),)
 
     def _await_all(self, view: View) -> bool:
-        """Wait until every member of `view` has made it, within the deadline; say that it counts.
+        """Wait until every member of `view` has the result, within the deadline; say it counts.
 
         Raises `ViewChanging` if the view ends before that is known.
         """
@@ -104,7 +104,7 @@ class Agreement:
             proposal = member.proposal
             if self._have_told(f"made/{view.epoch}", view):
                 with member.changed:
-                    # else a successor of the control plane may have heard before what is known here
+                    # else the control plane's successor may have had this rank's report before it
                     if member.proposal is proposal:
                         self._tell(f"counts/{view.epoch}")
                         return True
@@ -115,7 +115,7 @@ class Agreement:
             time.sleep(_POLL_S)
 
     def _await_all_know(self, view: View) -> None:
-        """Wait until all that are left of `view` have said that it counts, within the deadline."""
+        """Wait until all members left of `view` have said that it counts, within the deadline."""
         end = time.monotonic() + self._replica.deadline_s
         while time.monotonic() < end:
             there = [r for r in self._replica.member.settled_view().members if r in view.members]
@@ -130,9 +130,9 @@ class Agreement:
             raise ViewChanging("The workers that take part have changed.")
 
     def _tell_in(self, view: View, fact: str) -> None:
-        """Say what is so in `view`; `ViewChanging` if that is over.
+        """Publish `fact` while `view` lasts; raise `ViewChanging` if it is over.
 
-        Said after a report on the next one, it would be no part of that.
+        A fact published after this worker's report on the next view would be no part of the report.
         """
         with self._replica.member.changed:
             self._check(view)

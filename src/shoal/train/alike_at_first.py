@@ -1,13 +1,13 @@
-"""How replicas begin alike: what their models are is compared, and buffers are as rank 0 has them.
+"""How replicas begin alike: their models' forms are compared, and buffers copied from rank 0.
 
 Two models fit together when their parameters and buffers have the same names, shapes and data
 types in the same order and share memory alike, and their optimizers are of the same kind. Values
 may differ: all workers start from rank 0's.
 
-Buffers (statistics to begin with, masks, permutations, counts), and parameters that nobody trains,
-such as frozen layers and quantized weights, go in messages of bytes, whatever their types: some
-cannot be summed, and of floating-point buffers those that are averaged are told by their values,
-which are the same on every rank after this.
+Buffers (initial statistics, masks, permutations, counts), and parameters that are not trained, such
+as frozen layers and quantized weights, go in messages of bytes, whatever their types: some cannot
+be summed, and which floating-point buffers are averaged depends on their values, which are the same
+on every rank after this.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> lis
 def broadcast_buffers(model: nn.Module, communicator: Communicator, source: int) -> None:
     """Replace every worker's buffers by those of `source`; collective. All have the same shapes.
 
-    Parameters that nobody trains likewise.
+    Parameters that are not trained are replaced as well.
     """
     held = (*model.buffers(), *frozen_parameters(model))
     dense = [each for each in held if each.layout == torch.strided and each.numel()]
@@ -60,12 +60,12 @@ def broadcast_buffers(model: nn.Module, communicator: Communicator, source: int)
             communicator.broadcast(message, source)
             parts = message.split([len(each) for each in own])
             for tensor, mine, told in zip(tensors, own, parts, strict=True):
-                if not torch.equal(mine, told):  # those of the source are left as they are
+                if not torch.equal(mine, told):  # the source's own tensors are left as they are
                     tensor.copy_(told.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def _in_messages(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield `tensors` in the order they come, as many together as make a message."""
+    """Yield `tensors` in their order, as many together as make a message."""
     together: list[Tensor] = []
     size = 0
     for tensor in tensors:

@@ -1,11 +1,11 @@
-"""Replicas that a strategy keeps alike are compared now and then; who has another model is named.
+"""Replicas that a strategy keeps alike are compared now and then; ranks that differ are named.
 
-Each worker publishes what its parameters are at every so many steps, over the control plane, and
-reads at the next such step what the others had published at the one before: nobody waits for it.
-What is published is a digest, which differs if a single bit does, and a sketch: random signs sum
-the parameters up to few numbers, whose distance between two workers is about that of their
-parameters (Alon, Matias and Szegedy, "The space complexity of approximating the frequency
-moments", 1996). So a difference that rounding on unlike processors makes is told from a fault.
+Every so many steps each worker publishes a likeness of its parameters over the control plane, and
+at the next such step it reads what the others had published at the one before: nobody waits for it.
+A likeness is a digest, which differs if a single bit does, and a sketch: random signs sum the
+parameters up to few numbers, whose distance between two workers is about that of their parameters
+(Alon, Matias and Szegedy, "The space complexity of approximating the frequency moments", 1996). So
+a difference that comes of rounding on unlike processors is told from a fault.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _WIDTH: Final = 64
 _BLOCK: Final = _WIDTH << 12
 """The elements that are summed up at a time: they fit into a processor's cache."""
 ROUNDING: Final = 1e-4
-"""The share of the parameters' length that replicas may be apart by rounding: what it adds in each
-step is about 1e-7 of it, and the same gradients reach all."""
+"""The share of the parameters' length that replicas may be apart by rounding: rounding adds about
+1e-7 of the length in each step, and the same gradients reach all."""
 
 _log = logging.getLogger(__name__)
 
 
 class Likeness(msgspec.Struct, frozen=True):
-    """What one worker's parameters are after a step, as the others compare it with theirs."""
+    """A digest and sketch of one worker's parameters after a step, for the others to compare."""
 
     step: int
     digest: bytes
     sketch: tuple[float, ...]
 
     def distance_from(self, other: Likeness) -> float:
-        """Return about how far the parameters are from the other's, as a share of its length."""
+        """Return about how far the parameters are from `other`'s, as a share of their length."""
         here, there = torch.tensor(self.sketch), torch.tensor(other.sketch)
         apart = float((here - there).norm())
         return apart / float(there.norm()) if apart else 0.0
 
     @property
     def is_finite(self) -> bool:
-        """Whether all numbers are."""
+        """Whether all numbers of the sketch are finite."""
         return all(map(math.isfinite, self.sketch))
 
 
@@ -75,10 +75,10 @@ class AlikeCheck:
         self._has_warned = False
 
     def look(self, step: int) -> None:
-        """Compare, if the step that has been made is one to do so at.
+        """Compare the parameters if `step`, which has been made, is an `every`-th one.
 
         Raises `MismatchError` where parameters differ by more than rounding, or `WorkerLost` in a
-        job that goes on without this worker, which is one of few that have others than most.
+        job that goes on without this worker, whose parameters differ from most workers'.
         """
         if self._every and step % self._every == 0:
             self._compare()
@@ -96,7 +96,7 @@ class AlikeCheck:
                 self._last = step
 
     def end(self) -> None:
-        """Compare what was published last, once all have finished."""
+        """Compare the parameters published last, once all workers have finished."""
         if self._every:
             self._compare()
 
@@ -117,7 +117,7 @@ class AlikeCheck:
             self._judge({rank: each for rank, each in said.items() if each.step == step}, step)
 
     def _judge(self, said: Mapping[int, Likeness], step: int) -> None:
-        """Say which ranks have other parameters than most, and raise if it is not by rounding."""
+        """Say which ranks differ from most, and raise if it is by more than rounding."""
         counts = Counter(each.digest for each in said.values())
         if len(counts) < 2 or not any(each.is_finite for each in said.values()):
             return  # a model that has diverged is no worker's fault
@@ -153,13 +153,13 @@ class AlikeCheck:
         self._has_warned = True
 
     def _name(self, step: int, rank: int) -> str:
-        """Return where a rank publishes: in two places by turns, for one may be a look ahead."""
+        """Return a rank's name to publish by: two by turns, as a rank may be one look ahead."""
         return f"{self._replica.session}/alike/{step // self._every % 2}/{rank}"
 
 
 @torch.no_grad()
 def likeness_of(tensors: Sequence[Tensor], step: int) -> Likeness:
-    """Return what tells these flat `tensors` from others, with signs that are alike everywhere."""
+    """Return the likeness of flat `tensors` after `step`; its signs are the same on all workers."""
     digest = blake2b(digest_size=16)
     sketch = torch.zeros(_WIDTH, device=HOST)
     generator = torch.Generator().manual_seed(1)

@@ -1,8 +1,8 @@
-"""The local optimizer's state as flat tensors, for whoever averages it beside the parameters.
+"""The local optimizer's state as flat tensors, to be averaged beside the parameters.
 
 State stays local unless asked for otherwise (docs/papers.md, 2.9: an option, as an ablation). Which
 state an optimizer keeps is learnt from a step of a stand-in, so that the tensors are the same on
-all workers from the first average on, whoever has made a step by then.
+all workers from the first average on, whether or not each has made a step by then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Place:
 
 
 class AveragedState:
-    """What `optimizer` keeps for its parameters and has a mean: momentum, Adam's two moments.
+    """The state of `optimizer` that can be averaged: momentum, Adam's two moments.
 
     Counts of steps stay local. Raises `UsageError` for an optimizer whose state cannot be learnt.
     """
@@ -52,7 +52,7 @@ class AveragedState:
                 self._places.append(_Place(parameter, key, part))
 
     def gather(self) -> list[Tensor]:
-        """Return flat copies of the state as it is; what there is none of yet counts as zero."""
+        """Return flat copies of the state as it is; state not made yet counts as zero."""
         with torch.no_grad():
             for place in self._places:
                 kept = self._kept_at(place)
@@ -94,7 +94,7 @@ def _state_after_a_step(
     probe = object.__new__(kind)
     vars(probe).update(vars(optimizer))
     vars(probe).update({name: OrderedDict() for name in vars(probe) if name.endswith("_hooks")})
-    # Some make theirs beforehand: all that `parameter` has is what the stand-in begins with.
+    # Some optimizers make state beforehand: the stand-in begins with all that `parameter` has.
     own = optimizer.state.get(parameter)
     probe.state = defaultdict(dict, {stand_in: deepcopy(own)} if own else {})
     probe.param_groups = [{**group, "params": [stand_in]}]

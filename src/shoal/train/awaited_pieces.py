@@ -1,11 +1,11 @@
-"""Pieces of a model of which newer values are under way, each taken in when something needs it.
+"""Pieces of a model whose newer values are under way, each taken in when something needs it.
 
 With `overlap="next-forward"` `step()` returns with an average or a pull under way. Every module
-whose tensors are in a piece waits, before its next forward pass, for that piece; so does whatever
-else touches one of its tensors (`train.awaited_tensors`), its next gradient, and the next step. The
-result is bit for bit that of waiting in `step()`: nothing is added to a parameter meanwhile. What
-is under way lies beside the model until it is taken in. So nothing is put off while somebody else
-holds the memory of a tensor (`train.other_holders`), who would read it as it was before. Knows
+whose tensors are in a piece waits, before its next forward pass, for that piece; so do other code
+that touches one of its tensors (`train.awaited_tensors`), its next gradient, and the next step. The
+result is bit for bit that of waiting in `step()`: nothing is added to a parameter meanwhile. The
+newer values lie beside the model until they are taken in. So nothing is put off while something
+else holds the memory of a tensor (`train.other_holders`), and would read the old values. Knows
 neither what is under way nor how to wait for it.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AwaitedPieces:
-    """Puts off `take_in`, which waits for the piece of that number, until something needs it.
+    """Puts off `take_in`, which waits for the piece of a number, until something needs that piece.
 
     Raises `UsageError` for a model with tensors of classes of their own.
     """
@@ -43,7 +43,7 @@ class AwaitedPieces:
         self._open: set[int] = set()
         """The pieces whose newer values are not the model's yet."""
         self._settling = RLock()
-        """Held while pieces are taken in: each once, though a model may serve in other threads."""
+        """Held while pieces are taken in: each once, though other threads may use the model."""
         pieces_of: dict[int, list[int]] = {}
         for number, piece in enumerate(pieces):
             for tensor in piece.tensors:
@@ -66,9 +66,9 @@ class AwaitedPieces:
         replica.flat.before_access = self.settle
 
     def begin(self) -> None:
-        """Let every piece be awaited: all are under way, and those before have been settled.
+        """Let every piece be awaited: all are under way, and the previous ones are settled.
 
-        Where others could read a tensor without asking, all are waited for here.
+        Where something could read a tensor without waiting, all pieces are waited for here.
         """
         self._open = set(range(len(self._pieces)))
         if self.others.have_come():
@@ -82,7 +82,7 @@ class AwaitedPieces:
         """Take in pieces (default: all) that are under way."""
         if not self._open:
             return
-        # What is awaited is written to.
+        # Awaited tensors are written to.
         with self._settling, torch.inference_mode(False), unasked():
             wanted = self._open if numbers is None else self._open.intersection(numbers)
             for number in sorted(wanted):
@@ -105,7 +105,7 @@ class AwaitedPieces:
         return stale
 
     def _abandon(self) -> None:
-        """Give up what is under way, so that the model can be read as it is."""
+        """Give up the pieces under way, so that the model can be read as it is."""
         self._open.clear()
         for number in range(len(self._pieces)):
             self._release(number)
@@ -115,6 +115,6 @@ class AwaitedPieces:
             release(tensor)
 
     def close(self) -> None:
-        """Take in what is left, and take the hooks off the model."""
+        """Take in the pieces that are left, and take the hooks off the model."""
         self.settle()
         self._hooks.remove()

@@ -1,10 +1,10 @@
-"""Tensors whose values are still under way: whoever touches one waits for it, without knowing.
+"""Tensors whose values are still under way: code that touches one waits for it transparently.
 
 A parameter, a gradient or a buffer keeps its identity and its memory, and gets a class that torch
 asks before every operation (its `__torch_function__` protocol). The first operation that needs the
 values waits for them and gives the tensor its own class back. So nothing in Python can see
-values that are not there yet: no regularizer, no average of parameters, no checkpoint. What torch
-does in C++ alone does not ask; see `train.layerwise_updates` for what is done about that.
+values that are not there yet: no regularizer, no average of parameters, no checkpoint. Code of
+torch that runs in C++ alone does not ask; `train.layerwise_updates` says how that is handled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What an awaited tensor carries with it."""
+    """The wait for its values that an awaited tensor carries with it."""
 
     arrive: Callable[[], None]
     """Waits for the values; may be called again."""
@@ -44,11 +44,11 @@ _METHODS: Final = (
 _HARMLESS: Final = {getattr(Tensor, name).__get__ for name in _PROPERTIES.split()} | {
     getattr(Tensor, name) for name in _METHODS.split()
 }
-"""What needs no values. Everything else waits, so that a list too short costs time alone."""
+"""Operations that need no values. All others wait, so a list too short costs only time."""
 
 
 class _Asking:
-    """The part of the classes below that torch asks."""
+    """The part of the classes below that torch calls before each operation."""
 
     @classmethod
     def __torch_function__(
@@ -63,7 +63,7 @@ class _Asking:
         if func not in _HARMLESS:
             for tensor in list(_awaited_in((args, kwargs))):
                 awaited: Awaited | None = getattr(tensor, "_shoal_awaited", None)
-                if awaited is None:  # another one's arrival was this one's too
+                if awaited is None:  # another tensor's arrival was this one's too
                     continue
                 if awaited.guards_gradient or not asks_for_gradient:
                     awaited.arrive()
@@ -73,7 +73,7 @@ class _Asking:
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 
-    # Both of torch note the class of what they copy before they touch its values.
+    # torch's own versions of both note a tensor's class before they touch its values.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(_arrived(self), memo)
@@ -107,7 +107,7 @@ def check_can_await(tensor: Tensor, name: str) -> None:
 def await_values(tensor: Tensor, awaited: Awaited) -> None:
     """Have `awaited.arrive` called before anything touches the values of `tensor`.
 
-    Tensors may share one, which is best made before the first step: a step awaits every tensor.
+    Tensors may share one `Awaited`, best made before the first step: a step awaits every tensor.
     """
     tensor._shoal_awaited = awaited  # type: ignore[attr-defined]  # noqa: SLF001 - ours
     tensor.__class__ = _CLASSES.get(type(tensor), type(tensor))
@@ -117,7 +117,7 @@ def release(tensor: Tensor) -> None:
     """Give `tensor` its own class back, if it is awaited."""
     own = _OWN_CLASSES.get(type(tensor))
     if own is not None:
-        vars(tensor).pop("_shoal_awaited", None)  # another thread may be at it, too
+        vars(tensor).pop("_shoal_awaited", None)  # another thread may be releasing it, too
         tensor.__class__ = own
 
 

@@ -1,6 +1,6 @@
 """A thread that serves other workers while this one computes, and whose failure is not lost.
 
-Owns how an exception of the thread reaches the training thread. Knows nothing of what it serves.
+Owns the way of an exception from the thread to the training thread. Knows nothing of the service.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _T = TypeVar("_T")
 
 
 class BackgroundThread:
-    """Runs `target` in a daemon thread; what it raises is raised again by `check` and `join`."""
+    """Runs `target` in a daemon thread; `check` and `join` raise its exception again."""
 
     def __init__(
         self, name: str, target: Callable[[], None], on_failure: Callable[[], None] | None = None
     ) -> None:
-        """`on_failure` runs in the thread after it failed: wake whoever waits for its work."""
+        """`on_failure` runs in the thread after it failed: to wake threads waiting for it."""
         self._target = target
         self._on_failure = on_failure
         self._failure: BaseException | None = None
@@ -34,14 +34,14 @@ class BackgroundThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what the thread failed with, if it failed."""
+        """Raise the thread's error, if it failed."""
         if self._failure is not None:
             raise self._failure
 
     def join(self, deadline_s: float) -> None:
         """Wait for the thread to end, if it has begun.
 
-        Raises what it failed with, or `DeadlineExceeded`.
+        Raises the thread's error, or `DeadlineExceeded`.
         """
         if not self._has_begun:
             return
@@ -63,7 +63,7 @@ class BackgroundThread:
 class Progress:
     """A condition that tells waiting from hanging: a wait fails only if nothing happens for long.
 
-    Use it as the lock of what changes (`with progress:`).
+    Use it as the lock of the state that changes (`with progress:`).
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -79,7 +79,7 @@ class Progress:
         self._condition.release()
 
     def advance(self) -> None:
-        """Tell all who wait that something has changed. The lock must be held."""
+        """Tell all waiting threads that something has changed. The lock must be held."""
         self._count += 1
         self._condition.notify_all()
 

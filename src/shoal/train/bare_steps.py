@@ -1,7 +1,7 @@
 """Notices steps of the wrapped optimizer that a script makes past `DistributedOptimizer`.
 
-They train this worker's replica alone, and nobody else hears of them: most likely the script has
-kept the variable of the bare optimizer.
+They train this worker's replica alone, and no other worker hears of them: most likely the script
+still uses the variable of the bare optimizer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BareSteps:
             self._is_expected = before
 
     def __call__(self, *_: object) -> None:
-        """Be told of a step."""
+        """Warn of a step that is not expected; torch calls this before each one."""
         if not self._is_expected and not self._has_warned:
             self._has_warned = True
             _log.warning(

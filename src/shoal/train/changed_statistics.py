@@ -1,7 +1,7 @@
 """A model's statistics, batch norm's and the like, as contributions to a mean over all workers.
 
-Only those that have changed somewhere since all workers had them alike are replaced by their mean:
-so what never changes, whatever a model keeps in a buffer, stays as it is to the bit.
+Only statistics that some worker has changed since all workers had them alike are replaced by their
+mean: so a buffer that never changes, whatever a model keeps in it, stays as it is to the bit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ChangedStatistics:
     """The averaged buffers of `model`, and for each how many workers have changed it.
 
-    Those of the type of `like`, and all counts, go where `place` says, which has room for
-    `num_elements`; `apart` holds those of other types, a tensor for each.
+    Buffers of the type of `like`, and all counts, lie in the memory given to `place`, of
+    `num_elements`; `apart` holds buffers of other types, in one tensor for each type.
     """
 
     def __init__(self, model: nn.Module, like: Tensor) -> None:
@@ -40,7 +40,7 @@ class ChangedStatistics:
 
     @property
     def num_elements(self) -> int:
-        """Elements of the memory to be placed in."""
+        """The number of elements that the memory given to `place` has."""
         return len(self.tensors) + sum(self.tensors[index].numel() for index in self._placed)
 
     def place(self, memory: Tensor) -> None:
@@ -54,25 +54,25 @@ class ChangedStatistics:
             self._views[index] = part.view(self.tensors[index].shape)
 
     def contribute(self, workers: float) -> None:
-        """Write this worker's part of the means over `workers`, and which it has changed."""
+        """Write this worker's part of the means over `workers`, and which buffers it changed."""
         self._known.bring_back()
         for index, tensor in enumerate(self.tensors):
             torch.div(tensor, workers, out=self._views[index])
             self._counts[index] = (tensor != self._before[index]).any()
 
     def contribute_nothing(self) -> None:
-        """Write a part of no worker."""
+        """Write zeros: a part that adds nothing to the means or the counts."""
         self._counts.zero_()
         for view in self._views.values():
             view.zero_()
 
     def note_alike(self) -> None:
-        """Take note that all workers have them alike now."""
+        """Take note that all workers have the buffers alike now."""
         for tensor, before in zip(self.tensors, self._before, strict=True):
             before.copy_(tensor)
 
     def take(self, factor: float) -> None:
-        """Replace what somebody has changed by `factor` times what has been summed."""
+        """Replace the buffers that some worker has changed by `factor` times their sum."""
         for index, (tensor, before) in enumerate(zip(self.tensors, self._before, strict=True)):
             is_changed = (self._counts[index] > 0).to(tensor.device)
             tensor.copy_(torch.where(is_changed, self._views[index] * factor, tensor))

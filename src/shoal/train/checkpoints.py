@@ -1,8 +1,8 @@
-"""Checkpoints of a job: written beside training by whoever is there, loaded by any workers.
+"""Checkpoints of a job: written beside training by one worker, loaded by any workers.
 
-The lowest rank of the view writes, so it needs nobody: torch.distributed's groups keep the members
-that they began with. A file has its last name only when it is whole, and names tell the steps, so a
-worker that stood still cannot put an old one in place of a newer.
+The lowest rank of the view writes alone, without a collective: torch.distributed's groups keep the
+members that they began with. A file gets its final name only when it is whole, and names tell the
+steps, so a worker that stood still cannot put an old file in place of a newer one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Saving:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path: Final = path
-        """The file that it will be; None where another worker writes it."""
+        """The file of the checkpoint; None where another worker writes it."""
         self._thread: threading.Thread | None = None
         self._failure: ShoalError | None = None
 
@@ -90,12 +90,12 @@ def save_checkpoint(
 ) -> Saving:
     """Write the model, the optimizer's state and the sampler's position into `folder`.
 
-    To be called between two steps, by every worker: the lowest rank of the view writes what it has.
+    To be called between two steps, by every worker: the lowest rank of the view writes its state.
     Training goes on meanwhile; the copy that is written takes as much memory as the model and the
-    optimizer's state. Waits for the checkpoint before. The last `keep` stay.
+    optimizer's state. Waits for the previous checkpoint. The last `keep` stay.
 
     Raises `UsageError` for parameter servers, whose state no single worker has, and `ResourceError`
-    if the checkpoint before could not be written.
+    if the previous checkpoint could not be written.
     """
     whole_number(keep, "keep, the number of checkpoints that stay,", low=1)
     definition = optimizer.strategy
@@ -141,9 +141,9 @@ def load_checkpoint(
     """Load the newest checkpoint in `folder`, if there is one; return how many steps led to it.
 
     To be called by every worker after `init`, before its DistributedOptimizer is made, which goes
-    on counting from there. A newcomer to a job that runs loads nothing: it gets what the others
-    have. Raises `MismatchError` for one of another model, and for workers that found different
-    ones, `DataError` for a file of another kind.
+    on counting from there. A newcomer to a running job loads nothing: it gets the others' state.
+    Raises `MismatchError` for a checkpoint of another model, and for workers that found different
+    checkpoints, `DataError` for a file of another kind.
     """
     session = current_session()
     there = _there(Path(folder))
@@ -174,10 +174,10 @@ def load_checkpoint(
 
 
 def agree_on_loaded(session: Session, training: str, strategy: AbstractDefinition) -> int:
-    """Return how many steps a training has behind it when it begins; collective.
+    """Return the number of steps in the checkpoint that a training begins from; collective.
 
     Raises `UsageError` if the checkpoint is another strategy's, and `MismatchError` if rank 0 has
-    loaded another one.
+    loaded another checkpoint.
     """
     coming = session.next_training
     loaded, coming.loaded = coming.loaded, None
@@ -212,7 +212,7 @@ def _there(folder: Path) -> list[Path]:
 
 
 def _left_behind(path: Path) -> list[Path]:
-    """Return what writers of checkpoints before `path` have not finished: they are dead, or out."""
+    """Return unfinished files of checkpoints before `path`, whose writers are dead or out."""
     found = [(_UNFINISHED.fullmatch(each.name), each) for each in path.parent.iterdir()]
     return [each for match, each in found if match and f"step-{match[1]}.pt" < path.name]
 

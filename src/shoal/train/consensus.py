@@ -1,7 +1,7 @@
 """How far the workers' models are apart, and the average of all at the end.
 
 Consensus distance is the root mean square distance of the workers' parameters from their mean
-(glossary), reported beside the loss because it says what the averaging leaves undone.
+(glossary), reported beside the loss because it measures the disagreement that averaging leaves.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def average_model(flat: FlatParameters, communicator: Communicator, agreement: A
     """Replace every worker's model by the mean of all; return the consensus distance before.
 
     Collective. A worker that is lost meanwhile is left out, and all others end with one model.
-    Parameters that nobody trains are part of it where they have come to differ: a network that
-    follows another one as its moving average, whose mean follows that of the others.
+    Parameters that no worker trains are averaged, too, where they have come to differ: those of a
+    network that follows another one as its moving average, for example.
     """
     tensors, means, distance = agreement.carry_out(lambda view: _mean(flat, communicator, view))
     with torch.no_grad():
@@ -49,7 +49,7 @@ def average_model(flat: FlatParameters, communicator: Communicator, agreement: A
 def _mean(
     flat: FlatParameters, communicator: Communicator, view: View
 ) -> tuple[list[Tensor], list[Tensor], float]:
-    """Return what may differ, the means of the members' models, and the distance from them."""
+    """Return the tensors that may differ, their means over the members, and the distance."""
     tensors = [*flat.buffers, *_differing(flat.frozen, communicator, view)]
     means, squared = [], torch.zeros(1, dtype=torch.float64, device=HOST)
     for tensor in tensors:

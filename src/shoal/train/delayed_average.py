@@ -1,17 +1,18 @@
 """Averaging a model as it was, while its worker computes on.
 
-A synchronization point takes a copy of the model and lets a thread average that with the others'
-copies. What the average has changed is added to the model once it is known; the local updates made
-meanwhile stay. So workers agree up to what each has learned since its copy was taken. (Delayed
-averaging: Zhou et al., DaSGD, arXiv:2006.00441; Wang et al., Overlap-Local-SGD, ICASSP 2020.)
+At a synchronization point the model is copied and a thread averages the copy with the others'
+copies. The difference from copy to average is added to the model once it is known; the local
+updates made meanwhile stay. So workers agree up to their local updates since the copies were taken.
+(Delayed averaging: Zhou et al., DaSGD, arXiv:2006.00441; Wang et al., Overlap-Local-SGD, ICASSP
+2020.)
 
-The copies may be rounded to a narrower type, to be sent in half of the time. What is added is then
-the difference to the rounded copy, so a model keeps the digits that were not sent, and the mean of
+The copies may be rounded to a narrower type, to be sent in half of the time. The difference added
+is then that from the rounded copy, so a model keeps the digits that were not sent, and the mean of
 all models moves by no more than the mean's own rounding; models whose copies agree stay as they
 are.
 
-Owns the copies, the thread and the difference. When an average is due is `strategies.periodic`'
-to say, who averages with whom the strategy's.
+Owns the copies, the thread and the difference. `strategies.periodic` decides when an average is
+due, the strategy which workers average with each other.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class DelayedAverage:
     def begin(self, average: Average) -> None:
         """Let `average` work on a copy of the model, in a thread.
 
-        The one before must have been taken in. What `average` times is not the training thread's.
+        The previous one must have been taken in. The times that `average` takes are not counted as
+        the training thread's.
         """
         with torch.no_grad():
             for flat, before, own in zip(
@@ -87,9 +89,9 @@ class DelayedAverage:
         self._helper.start(run)
 
     def take_in(self, *, wait: bool) -> None:
-        """Add to the model what the average has changed, if it is known; else `wait`, or not yet.
+        """Add the average's change to the model; if it is not known yet, `wait` or do nothing.
 
-        Raises what the averaging raised.
+        Raises the error that the averaging raised.
         """
         if not self._is_under_way or not (wait or self._done.is_set()):
             return
@@ -125,6 +127,6 @@ class DelayedAverage:
         self._is_wanted = False
 
     def close(self) -> None:
-        """Take in what is under way, and begin nothing more."""
+        """Take in the average under way, and begin no more."""
         self.take_in(wait=True)
         self._on_load.remove()

@@ -1,10 +1,10 @@
 """Gradients that are used while the backward pass is still running.
 
 With `overlap="layers"` a piece of the model is pushed, or updated and averaged, when backward has
-the gradients of all its trained parameters; what is not complete by then is left to `step()`. That
-is right only where a gradient stays as backward has left it: whatever touches one between its use
-and `step()` (clipping, a gradient scaler, a second backward pass, `zero_grad()`) is refused in a
-sentence. Knows neither servers nor averages.
+the gradients of all its trained parameters; pieces that backward does not complete are left to
+`step()`. That is right only where a gradient stays as backward has left it: code that touches one
+between its use and `step()` (clipping, a gradient scaler, a second backward pass, `zero_grad()`)
+gets an error that says so. Knows neither servers nor averages.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class EarlyGradients:
     """Calls `use` with the number of each piece whose gradients are complete.
 
-    `members` are the places among `parameters` of those that lie in each piece. Pieces come in
-    `order`, if one is given: then each waits for those before it.
+    `members` are, for each piece, the indices in `parameters` of the parameters that lie in it.
+    Pieces come in `order`, if one is given: then each waits for the pieces before it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class EarlyGradients:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Let backward only add to the gradients, of which none may have been used."""
+        """Let backward only add to the gradients; none of them may have been used."""
         self._is_local = True
         try:
             yield
@@ -69,7 +69,7 @@ class EarlyGradients:
             self._is_local = False
 
     def check_unused(self) -> None:
-        """Raise `UsageError` if a part of a step has been made that `step()` has not ended."""
+        """Raise `UsageError` if pieces have been used in a step that `step()` has not ended."""
         if self.pieces:
             refuse()
 
@@ -126,7 +126,7 @@ class EarlyGradients:
 
 
 def refuse() -> Never:
-    """Raise `UsageError`: a gradient has been used that was not the step's last."""
+    """Raise `UsageError`: a gradient has been used that was not the step's final one."""
     raise UsageError(
         "overlap='layers' uses gradients while backward is running, and one (or what it has"
         " changed) was touched (by clipping, a gradient scaler, zero_grad() or a look at it) or"
@@ -136,7 +136,7 @@ def refuse() -> Never:
 
 
 REFUSED: Final = Awaited(refuse)
-"""What has been used while backward is running: whoever touches it is refused."""
+"""Marks tensors that were used while backward is running: touching one raises an error."""
 
 
 def refuse_options() -> Never:

@@ -1,15 +1,15 @@
 """Means of a model's pieces that begin while the backward pass is still running.
 
 With `overlap="layers"` a piece is updated when backward has all of its gradients, and its mean
-begins, rear pieces first; the rest of both is `step()`'s. The mean lies beside the model until the
-next forward pass: nothing but the piece's own update is written while backward runs, and autograd
-notices if it still needs what that has changed. Pieces begin in one order on all workers, for gloo
-serves a few at a time.
+begins, rear pieces first; `step()` updates and begins the rest. The mean lies beside the model
+until the next forward pass: nothing but the piece's own update is written while backward runs, and
+autograd notices if it still needs a value that the update has changed. Pieces begin in one order on
+all workers, for gloo serves a few at a time.
 
-Until `step()` whatever touches a gradient that has been used, or a parameter of such a piece, is
-refused. A piece whose memory somebody else holds (an alias, a graph that backward has not come
-through) is left to `step()`, and with it those that would follow. So are all pieces where the
-optimizer has step hooks, which count steps.
+Until `step()`, code that touches a used gradient, or a parameter of such a piece, gets an error. A
+piece whose memory something else holds (an alias, a graph that backward has not come through) is
+left to `step()`, and with it the pieces that would follow. So are all pieces where the optimizer
+has step hooks, which count steps.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EarlyMeans:
 
     def _reset(self) -> None:
         self._mean: Mean | None = None
-        """What has been opened for the coming step."""
+        """The mean that has been opened for the coming step."""
         self._options: Options = []
         self._num_begun = 0
         """How many pieces of the order have been updated, with their means begun."""
@@ -86,7 +86,7 @@ class EarlyMeans:
     # ---- in the backward pass --------------------------------------------------------------------
 
     def _use(self, number: int) -> None:
-        """Begin with a piece whose gradients are complete."""
+        """Update a piece whose gradients are complete, and begin its mean, unless stopped."""
         if not self._gradients.pieces:
             self._look_ahead()
         if not self._is_stopped:
@@ -111,7 +111,7 @@ class EarlyMeans:
         with self._replica.noting():
             self._means.begin([number])
         self._num_begun += 1
-        for tensor in tensors:  # what is written now would be lost
+        for tensor in tensors:  # values written to them now would be lost
             await_values(tensor, REFUSED)
 
     def _by_group(self, parameters: list[Tensor]) -> dict[int, list[Tensor]]:
@@ -126,13 +126,13 @@ class EarlyMeans:
         return self._gradients.accumulating()
 
     def check_unused(self) -> None:
-        """Raise `UsageError` if a part of a step has been made that `step()` has not ended."""
+        """Raise `UsageError` if pieces have been used in a step that `step()` has not ended."""
         self._gradients.check_unused()
 
     # ---- in the step -----------------------------------------------------------------------------
 
     def update(self, update: Callable[[], None]) -> None:
-        """Update what is left, or by `update` all if nothing has been."""
+        """Update the parameters that are left, or all by `update` if none has been updated."""
         self._gradients.end_step()
         begun = self._order[: self._num_begun]
         updated = {id(p) for number in begun for p in self._members[number]}
@@ -155,7 +155,7 @@ class EarlyMeans:
             self._steps.step(left, self._options)
 
     def begin(self, mean: Mean) -> None:
-        """Begin what is left of the means."""
+        """Begin the means of the pieces that are left."""
         if self._mean is None:
             self._means.open(mean)
         else:
@@ -164,7 +164,7 @@ class EarlyMeans:
         self._reset()
 
     def close(self) -> None:
-        """Take the hooks off. Raises `UsageError` if there is a part of a step."""
+        """Take the hooks off. Raises `UsageError` if a step is partly made."""
         self.check_unused()
         self._gradients.remove()
         for hook in self._hooks:

@@ -1,7 +1,7 @@
-"""`ElasticSampler`: every sample of a data set once in an epoch, whoever comes and goes.
+"""`ElasticSampler`: every sample of a data set once in an epoch, while workers come and go.
 
-Owns what users give and get: batches of indices, epochs, positions. Who gets which is `samples`' to
-say, and what counts the strategy's (`train.sample_counts`).
+Owns the interface for users: batches of indices, epochs, positions. `samples` decides which worker
+gets which samples, and the strategy which batches count (`train.sample_counts`).
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _UNUSED: Final = (
 
 @final
 class ElasticSampler:
-    """Deals the indices of `dataset` out among the workers: each goes to one of them in an epoch.
+    """Deals the indices of `dataset` out among the workers: each goes to one worker in an epoch.
 
     Iterating yields this worker's batches, lists of indices, up to the end of the present `epoch`:
     by itself, or as the `batch_sampler` of torch's DataLoader. Each `step()` of the
-    DistributedOptimizer that is made next uses one. A batch counts once what the step has changed
-    is others' as well; if its worker is lost before, others get its samples.
+    DistributedOptimizer that is made next uses one. A batch counts once other workers have the
+    step's update as well; if its worker is lost before, others get its samples.
 
-    `global_batch` is the number of samples in a step of all workers together, whoever takes part,
-    and `batch_size` that of each worker: give one of them. Without `shuffle` samples come in the
-    order of `dataset`, else in another one in each epoch, drawn with `seed`. With `drop_last` those
-    that fill no batch at the end of an epoch are left out. `shares` says how many samples a rank
-    gets compared with others, which get 1 share, for machines of different speed; with "measured"
-    that follows how fast the workers are, in a job that goes on without lost ones. Under all-reduce
+    `global_batch` is the number of samples in a step of all workers together, however many there
+    are, and `batch_size` that of each worker: give one of them. Without `shuffle` samples come in
+    the order of `dataset`, else in a new order in each epoch, drawn with `seed`. With `drop_last`
+    samples that fill no batch at the end of an epoch are left out. `shares` says how many shares of
+    the samples a rank gets, for machines of different speed; other ranks get 1. With "measured"
+    shares follow the workers' speeds, in a job that goes on without lost workers. Under all-reduce
     a step's gradient is the mean over its samples, however they are divided.
 
     All arguments are the same on every worker. Raises `UsageError` for a data set without a length
-    or with fewer samples than there are workers, for a `global_batch` smaller than that, and for
-    measured shares without `global_batch` or in a job that needs all its workers.
+    or with fewer samples than workers, for a `global_batch` smaller than the number of workers, and
+    for measured shares without `global_batch` or in a job that needs all its workers.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ElasticSampler:
             raise UsageError(message)
 
     def _options(self) -> dict[str, object]:
-        """Return what all workers have to give alike."""
+        """Return the options that all workers must give alike."""
         rule = self._rule
         return {
             "samples": rule.num_samples,
@@ -135,12 +135,12 @@ class ElasticSampler:
         return self._own().epoch
 
     def __len__(self) -> int:
-        """Return how many batches this worker has in the rest of the epoch, as things are."""
+        """Return how many batches this worker has in the rest of the epoch, as it is dealt now."""
         own = self._own()
         return own.num_left(own.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield this worker's batches until the epoch ends; those that no step has used come again.
+        """Yield this worker's batches until the epoch ends; batches no step has used come again.
 
         Waits while the members change, at most the deadline, and raises `WorkerLost`.
         """
@@ -157,7 +157,7 @@ class ElasticSampler:
             number += 1
 
     def _own(self) -> OwnBatches:
-        """Return this worker's batches; before there is a training, as one worker would have."""
+        """Return this worker's batches; before there is a training, those of a lone worker."""
         if self._counts is not None:
             return self._counts.own
         ledger = Ledger.first(0, (0,)) if self._position is None else self._start()
@@ -197,9 +197,9 @@ class ElasticSampler:
     def state_dict(self) -> dict[str, Any]:
         """Return which samples are still to come, as plain values, for any number of workers.
 
-        Between two steps, and under all-reduce the same on every worker. Where parameters are
-        averaged it holds what this worker knows of the others: what they have not told yet comes
-        again.
+        To be called between two steps; under all-reduce the same on every worker. Where parameters
+        are averaged it holds what this worker knows of the others: samples of batches that they
+        have not told of yet come again.
         """
         if self._counts is not None:
             position = self._counts.position()
@@ -211,7 +211,7 @@ class ElasticSampler:
         return {"shuffle": self._shuffles, "seed": self._seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin where `state` was saved; before the DistributedOptimizer is made.
+        """Begin where `state` was saved; call it before the DistributedOptimizer is made.
 
         All workers begin where rank 0 does. Raises `MismatchError` for the state of another data
         set or order, and `UsageError` once training has begun.
@@ -252,7 +252,7 @@ def _length_of(dataset: object) -> int:
 
 
 def _check_can_be_measured(rule: Rule, session: Session) -> None:
-    """Raise `UsageError` for measured shares that cannot be."""
+    """Raise `UsageError` for measured shares where they cannot be measured."""
     if rule.is_measured and not rule.is_global:
         raise UsageError(
             "shares='measured' divides global_batch by the speed of the workers: give that, and no"

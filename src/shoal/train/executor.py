@@ -1,7 +1,7 @@
 """The contract of an executor: it carries out the acts of a course for one torch replica.
 
 A family of strategies has one executor, which has the machinery that its acts need: hooks, threads,
-memory. It decides nothing about who meets whom; it decides when each piece of an act moves. Its
+memory. It does not decide which workers meet; it decides when each piece of an act moves. Its
 life: made once, `step` per iteration, `finish` when this worker makes no more steps.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class AbstractExecutor(ABC):
     """Carries out one worker's course. The replica's parameters are the same on every worker.
 
-    Raises `UsageError` where the job goes on without lost workers and it cannot.
+    Raises `UsageError` where the job goes on without lost workers and the strategy cannot.
     """
 
     use: ModelUse
@@ -36,13 +36,13 @@ class AbstractExecutor(ABC):
 
     own_acts: ClassVar[tuple[type[Act], ...]] = OWN_ACTS
     """Acts that happen whatever becomes of the view: no other worker has a part in them, or the
-    executor itself makes them again in the next one."""
+    executor itself makes them again in the next view."""
 
     is_exact: ClassVar[bool] = False
     """Whether all members have the same parameters and optimizer state between two steps."""
 
     counts_each_step: ClassVar[bool] = True
-    """Whether a step's batch counts when the step is over; else the executor says when."""
+    """Whether a step's batch counts when the step is over; else the executor counts it later."""
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         if not replica.member.is_fixed:
@@ -86,13 +86,13 @@ class AbstractExecutor(ABC):
             self.replica.samples.take()
 
     def count_batches(self) -> None:
-        """Let all batches count that steps have used."""
+        """Count all batches that steps have used."""
         samples = self.replica.samples
         if samples is not None:
             samples.count(samples.num_taken)
 
     def check(self) -> None:
-        """Raise what has failed since the last step, before anything of this one happens."""
+        """Raise any failure since the last step, before this one does anything."""
         self.use.check()
         self._frozen.check()
 
@@ -113,10 +113,10 @@ class AbstractExecutor(ABC):
             )
 
     def _do_with_others(self, act: Act, do: Callable[[Act], object], epoch: int) -> object:
-        """Carry out an act that was drawn in view `epoch`; `CHANGED` if that view ends before it.
+        """Carry out an act drawn in view `epoch`; return `CHANGED` if that view ends before it.
 
-        An act that is over when the view is about to change did not happen either: the others have
-        been told so. A group is of the view in which the generator formed it.
+        An act that ends when the view is about to change did not happen either: the others have
+        been told so. A group belongs to the view in which the generator formed it.
         """
         member = self.replica.member
         if not member.begin(epoch):
@@ -134,13 +134,13 @@ class AbstractExecutor(ABC):
         return answer if member.settled_view().epoch == epoch else CHANGED
 
     def hand_on(self) -> None:
-        """Give newcomers of the view what they lack. At a border only, in the training thread."""
+        """Give newcomers of the view the state they lack, at a border, in the training thread."""
         self._donor.hand_on(self)
 
     def come_in(self) -> Decision:
-        """Begin in the present view as a newcomer, which lacks what its members go on from.
+        """Begin in the present view as a newcomer, which lacks the state that its members have.
 
-        Return what that view was decided with.
+        Return the decision that made that view.
         """
         member = self.replica.member
         with member.changed:
@@ -148,11 +148,11 @@ class AbstractExecutor(ABC):
             return member.decision
 
     def handed_on(self) -> dict[str, Any]:
-        """Return what a newcomer takes over beside the model, between two steps."""
+        """Return the course's state that a newcomer takes over, between two steps."""
         return self.course.handed_on()
 
     def take_over(self, state: dict[str, Any]) -> None:
-        """Go on, as a newcomer, from what another worker has `handed_on`."""
+        """Go on, as a newcomer, from the state that another worker has `handed_on`."""
         self.course.take_over(state)
 
     def report(self) -> int:
@@ -177,11 +177,11 @@ class AbstractExecutor(ABC):
         update()
 
     def begin(self) -> None:
-        """Carry out what comes before the first step."""
+        """Carry out the acts that come before the first step."""
         self.carry_out(self.course.begin())
 
     def settle(self) -> None:  # noqa: B027 - most put nothing off
-        """Make what `step` has put off, so that parameters and optimizer state are as after it."""
+        """Finish what `step` put off, so that parameters and optimizer state are as after it."""
 
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
         """Return the context in which the user's gradients are cleared."""
@@ -193,7 +193,7 @@ class AbstractExecutor(ABC):
 
     @property
     def has_model(self) -> bool:
-        """Whether the model is still this strategy's, and no later one's."""
+        """Whether the model is still this strategy's, and not a later one's."""
         return not self.use.has_ended
 
     @property
@@ -203,21 +203,21 @@ class AbstractExecutor(ABC):
 
     @property
     def is_ending(self) -> bool:
-        """Whether it makes no more steps of its own; see `control.Participant`."""
+        """Whether this worker makes no more steps of its own; see `control.Participant`."""
         return self._has_finished
 
     @final
     def finish(self) -> None:
         """Make no more steps. Returns once no other worker can need this one for its own steps.
 
-        Collective for a lock-step strategy. Frees threads, hooks and connections. Does nothing the
-        second time, as in a `finally`: the others count on one farewell of each worker.
+        Collective for a lock-step strategy. Frees threads, hooks and connections. A second call, as
+        in a `finally`, does nothing: the others count on one farewell of each worker.
         """
         if not self._has_finished:
             self._has_finished = True
             self.end()
             self.has_ended = True
-            self.count_batches()  # what nobody else has yet is in the mean of all models
+            self.count_batches()  # updates that no other worker has are in the mean of all models
             if self.replica.samples is not None:
                 self.replica.samples.close()
 

@@ -26,8 +26,8 @@ _EXECUTORS: Final[dict[Family, Callable[[Any, Replica], AbstractExecutor]]] = {
 
 
 def make_executor(definition: AbstractDefinition, replica: Replica) -> AbstractExecutor:
-    """Return what carries out the strategy for `replica`. Collective: every worker makes one.
+    """Return the strategy's executor for `replica`. Collective: every worker makes one.
 
-    Raises `UsageError` for a model or an optimizer that it cannot work with.
+    Raises `UsageError` for a model or an optimizer that the executor cannot work with.
     """
     return _EXECUTORS[definition.family](definition, replica)

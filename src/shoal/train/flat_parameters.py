@@ -4,8 +4,8 @@
 such as batch norm's running statistics) into one flat tensor per data type and device; the model
 keeps working on views of it. Averaging a model is then one operation on few tensors
 (docs/papers.md, 2.9: parameters and batch-norm statistics are averaged, optimizer state stays
-local). Parameters that nobody trains stay where they are: frozen ones, and quantized weights, which
-have no mean. Tensors that share memory go on sharing it.
+local). Parameters that are not trained stay where they are: frozen ones, and quantized weights,
+which have no mean. Tensors that share memory go on sharing it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Elements of a flat tensor and what lies in them: one tensor, or several that overlap."""
+    """Elements of a flat tensor and the model's tensors in them: one, or several that overlap."""
 
     elements: range
     tensors: tuple[Tensor, ...]
@@ -40,9 +40,9 @@ class FlatParameters:
     """One flat tensor per (data type, device) that holds all of a model's averaged state.
 
     Trained parameters are laid out in `model.parameters()` order and followed by the averaged
-    buffers; those that require no gradient now are left out.
-    Dense tensors of any memory format keep their strides. What is given storage of its own later
-    (`tensor.data = ...`) is taken back by `take_back`.
+    buffers; parameters that require no gradient now are left out.
+    Dense tensors of any memory format keep their strides. Tensors that are given storage of their
+    own later (`tensor.data = ...`) are taken back by `take_back`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,7 +51,7 @@ class FlatParameters:
         self._statistics = KnownBuffers(model)
         self._places = TensorPlaces()
         self.before_access: Callable[[], None] = lambda: None
-        """Called before anybody gets the flat tensors: who puts updates off makes them now."""
+        """Called before the flat tensors are handed out: updates that were put off are made now."""
         parameters = trained_parameters(model)
         self.num_parameters = sum(p.numel() for p in parameters)
         """The number of parameters that are trained."""
@@ -76,7 +76,7 @@ class FlatParameters:
         )
         ends = []
         self.held: list[list[Held]] = []
-        """What lies in each flat tensor, in order."""
+        """The model's tensors in each flat tensor, in order."""
         for (dtype, device), stretches in kinds.items():
             lengths = [_length_of(stretch) for stretch in stretches]
             flat = torch.empty(sum(lengths), dtype=dtype, device=device)
@@ -110,16 +110,16 @@ class FlatParameters:
 
     @property
     def as_they_are(self) -> list[Tensor]:
-        """The flat tensors, without the updates that somebody puts off: to be read only."""
+        """The flat tensors, without the updates that are put off: to be read only."""
         return self._buffers
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that averaging the model once moves per copy."""
+        """The bytes of one copy of the averaged state."""
         return sum(flat.numel() * flat.element_size() for flat in self.buffers)
 
     def check_apart(self, what: str) -> None:
-        """Raise `UsageError` if a parameter shares its memory: `what` updates each by itself."""
+        """Raise `UsageError` if parameters share memory: `what` updates each by itself."""
         if self._is_shared:
             message = (
                 f"A parameter shares its memory with another one or with a buffer, and {what}"
@@ -129,9 +129,9 @@ class FlatParameters:
             raise UsageError(message)
 
     def place_of(self, parameter: Tensor) -> tuple[int, range]:
-        """Return which flat tensor holds `parameter` (not empty), and which elements of it.
+        """Return the number of the flat tensor that holds `parameter` (not empty), and where.
 
-        Raises `UsageError` if none does.
+        Raises `UsageError` if none holds it.
         """
         for number, buffer in enumerate(self.buffers):
             if (parameter.dtype, parameter.device) == (buffer.dtype, buffer.device):
@@ -179,7 +179,7 @@ def _check_all_lie_in(stretches: Iterable[Stretch], parameters: Iterable[Tensor]
 
 
 def _kind_of(stretch: Stretch) -> tuple[torch.dtype, torch.device]:
-    """Return the type and device of what lies in `stretch`; raise `UsageError` for several."""
+    """Return the type and device of the tensors in `stretch`; raise `UsageError` for several."""
     first = stretch.tensors[0]
     if any(each.dtype != first.dtype for each in stretch.tensors):
         raise UsageError(
@@ -190,13 +190,13 @@ def _kind_of(stretch: Stretch) -> tuple[torch.dtype, torch.device]:
 
 
 def _length_of(stretch: Stretch) -> int:
-    """Return how many elements of flat memory `stretch` needs: one alone is laid out densely."""
+    """Return how many elements `stretch` needs: a tensor alone in it is laid out densely."""
     first = stretch.tensors[0]
     return stretch.num_bytes // first.element_size() if stretch.is_shared else first.numel()
 
 
 def trained_parameters(model: nn.Module) -> list[Tensor]:
-    """Return the parameters that are averaged: those that require a gradient and have a mean."""
+    """Return the averaged parameters: those that require a gradient and have a mean."""
     return [p for p in model.parameters() if p.requires_grad and has_mean(p)]
 
 
@@ -207,5 +207,5 @@ def frozen_parameters(model: nn.Module) -> list[Tensor]:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """Return the bytes of `tensor` in host memory: its own where they lie there in order."""
+    """Return the bytes of `tensor` in host memory: its own memory if it is contiguous there."""
     return tensor.detach().to(HOST).contiguous().view(-1).view(torch.uint8)

@@ -34,7 +34,7 @@ class ForwardOrder:
     def layers_of(self, parameters: Sequence[Tensor], starts: Sequence[int]) -> Layers:
         """Return the layers of `parameters` in a buffer where each begins at one of `starts`.
 
-        `starts` increase, and what comes before the first belongs to that.
+        `starts` increase; elements before the first start belong to the first parameter.
         """
         numbers = tuple(self._positions.get(id(p), self.count - 1) for p in parameters)
         return Layers((0, *starts[1:]), numbers, self.count)
@@ -45,7 +45,7 @@ class ForwardOrder:
         return max(1, len(self._registered))
 
     def settle(self) -> bool:
-        """Take what has been seen so far as the order and watch no longer; return whether new.
+        """Take the layers' order seen so far and stop watching; return whether it is new.
 
         To be called in the first backward pass. Calling it again changes nothing.
         """

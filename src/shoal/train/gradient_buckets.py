@@ -2,20 +2,20 @@
 
 Owns the hooks on the parameters, the buckets' memory and the order in which buckets are reduced.
 Every worker starts the same reductions in the same order, whatever order its gradients become ready
-in: a bucket waits for the one before it, and the end of backward starts what is left. So parameters
+in: a bucket waits for the one before it, and the end of backward starts the rest. So parameters
 that got no gradient on some workers (unused in this step) cannot make the workers disagree. The
-transport may finish them in another order: each part of one is as urgent as its layer.
+transport may finish reductions in another order: each part of a bucket is as urgent as its layer.
 
 A trailer on the last bucket carries, summed like a gradient: how many workers contributed (weighted
 by their samples, with a sampler), how many still train, and per parameter how many had a gradient
-for it. It is needed before any other sum can
-be used, and nothing of it may get lost.
+for it. It is needed before any other sum can be used, and no part of it may get lost.
 
 Statistics in buffers are averaged as well; those of another type than the parameters go in sums of
 their own.
 
-All sums of a backward pass are of one view. If that ends before they are whole here, they come from
-a member that has them, or are made again among the members of the next view (`kept_sums`).
+All sums of a backward pass belong to one view. If the view ends before they are whole here, they
+come from a member that has them, or are made again among the members of the next view
+(`kept_sums`).
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from shoal.train.sample_counts import SampleCounts
 
 _MOST_URGENT: Final = Layers((0,), (0,), 1)
-"""The layers of what everyone waits for first."""
+"""The layers of the bucket that every worker waits for first."""
 
 
 class GradientBuckets:
     """Buckets of one replica's gradients, reduced while backward is still running.
 
     After `backward()` returns, every parameter's `grad` is the mean over the contributing workers.
-    A parameter that no worker used keeps its local `grad`, usually None. What a parameter has from
-    earlier backward passes of the step is averaged too, whichever parameters the last one used.
-    With `on_started`, the end of backward calls that instead of waiting, and each bucket is to be
-    landed by `land`.
+    A parameter that no worker used keeps its local `grad`, usually None. Gradients from earlier
+    backward passes of the step are averaged too, whichever parameters the last one used. With
+    `on_started`, the end of backward calls that instead of waiting, and the caller then lands each
+    bucket by `land`.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class GradientBuckets:
     ) -> None:
         self._part = PartOfSum(samples)
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-        """What is in the buckets; elsewhere, an index means a place in this list."""
+        """The parameters in the buckets; elsewhere, an index means a place in this list."""
         if not self.parameters:
             raise UsageError("The model has no parameters that require gradients.")
         if any(p.is_complex() for p in self.parameters):
             raise UsageError("all-reduce averages real gradients only; view_as_real gives those.")
         self._communicator, self._member = communicator, member
         self.view = member.view
-        """The view that the sums of a pass are of."""
+        """The view in which the sums of a pass are made."""
         self.num_whole = 0
-        """The number of passes of which this worker has had all sums."""
+        """The number of passes for which this worker has received all sums."""
         self._wanted = 0
         self._donor: int | None = None
         self._stopwatch, self._noting = stopwatch, noting
@@ -104,18 +104,18 @@ class GradientBuckets:
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
         self._is_local = False
-        """Whether some have been accumulated here since then."""
+        """Whether gradients have been accumulated here since the last step, and not averaged."""
         self.enabled = True
         """Set False while gradients only accumulate locally."""
         self.on_started: Callable[[], None] | None = None
-        """What the end of backward calls instead of waiting."""
+        """Called by the end of backward instead of waiting."""
         self.at_border: Callable[[], None] = _nothing
-        """What is called before the first sum in a view, when all that came before is there."""
+        """Called before the first sum in a view, when all earlier sums are there."""
         self._order = ForwardOrder(model)
         self._layers = self._layers_of_buckets()
         self._allocate()
         self.low_rank: list[LowRankBucket] = []
-        """What travels of each bucket, if that is not all of its memory."""
+        """The compressed form in which each bucket is sent, if gradients are of low rank."""
         if definition.low_rank:
             numbers = range(len(self.layout))
             self.low_rank = [self._factors_of(each, definition.low_rank) for each in numbers]
@@ -134,7 +134,7 @@ class GradientBuckets:
         return len(self.layout) - 1
 
     def _kind_of(self, number: int) -> Tensor:
-        """Return a parameter in bucket `number`: all there are of its type and device."""
+        """Return a parameter in bucket `number`, whose type and device all its parameters have."""
         return self.parameters[self.layout[number].parameters[0]]
 
     def _allocate(self) -> None:
@@ -169,7 +169,7 @@ class GradientBuckets:
         return LowRankBucket(self._memory[number], shapes, bucket.offsets, rank)
 
     def reset(self) -> None:
-        """Make ready for another backward pass."""
+        """Get ready for another backward pass."""
         self._missing = [len(bucket.parameters) for bucket in self.layout]
         self.ready: set[int] = set()
         """The parameters that got a gradient here in the present backward pass."""
@@ -270,14 +270,14 @@ class GradientBuckets:
 
     def _layers_of(self, number: int, starts: Sequence[int]) -> Layers:
         """Return where each layer lies in a bucket whose parameters begin at `starts`."""
-        if number == self.trailer:  # everyone waits for it first
+        if number == self.trailer:  # every worker waits for it first
             return _MOST_URGENT
         parameters = [self.parameters[index] for index in self.layout[number].parameters]
         return self._order.layers_of(parameters, starts)
 
     @torch.no_grad()  # backward(create_graph=True) runs this with autograd on
     def _finish_backward(self) -> None:
-        """Reduce what is left and wait: runs when backward has gone through the whole graph."""
+        """Reduce the rest and wait: runs when backward has gone through the whole graph."""
         self._is_passing = False
         self._contributes = self._trains = True
         self._start_rest()
@@ -288,10 +288,10 @@ class GradientBuckets:
             self._land_all()
 
     def shadow(self, *, trains: bool) -> int:
-        """Take part in one reduction with nothing to give; return how many workers train still.
+        """Take part in one reduction without gradients; return how many workers still train.
 
-        `trains` says that this one does: it makes a step that no backward pass came before. Its
-        parameters then have the mean gradient of those that had some, as everywhere.
+        `trains` says that this worker still does: it makes a step without a backward pass. Its
+        parameters then have the mean gradient of the workers that had one, as everywhere.
         """
         self.ready = set()
         self._contributes, self._trains = False, trains
@@ -339,12 +339,12 @@ class GradientBuckets:
     def go_on(self, wanted: int, donor: int | None) -> None:
         """Take note of a new view: some member has had the sums of `wanted` passes.
 
-        `donor` is such a member, if there are others.
+        `donor` is the rank of such a member, if some members lack them.
         """
         self._wanted, self._donor = wanted, donor
 
     def _make_whole(self, kept: KeptSums) -> None:
-        """Have all sums of this pass here, in whichever view they are made."""
+        """Wait for all sums of this pass, in whichever view they are made."""
         while True:
             with suppress(ViewChanging):
                 with self._member.acting_in(self.view):
@@ -368,7 +368,7 @@ class GradientBuckets:
     def catch_up(self) -> bool:
         """Begin in the present view; return whether the sums of this pass came from a member.
 
-        If they did, they are of the view before, in which all members brought their part.
+        If they did, they were made in the previous view, and its members' gradients are in them.
         """
         if self._kept is None:
             return False
@@ -408,7 +408,7 @@ class GradientBuckets:
     def land(self, numbers: Iterable[int], *, publish: bool = True) -> None:
         """Wait for the sums of buckets `numbers`, and for the trailer before anything.
 
-        `publish` makes what only other workers had a gradient for a `grad` here too.
+        `publish` sets `grad` also for parameters for which only other workers had a gradient.
         """
         fresh = [n for n in numbers if n != self.trailer and n not in self._landed]
         if self.trailer not in self._landed:
@@ -438,7 +438,7 @@ class GradientBuckets:
         return index in self.ready or bool(self._used_anywhere[index])
 
     def _read_trailer(self) -> None:
-        """Note how sums are to be corrected for workers with nothing to give; take statistics."""
+        """Note how to correct sums for workers without gradients; take over the statistics."""
         contributors = float(self._contributors.item())
         if contributors and contributors != len(self.view):
             self._factor = len(self.view) / contributors
@@ -449,9 +449,9 @@ class GradientBuckets:
             self._part.count(self.view)
 
     def forget_failed_pass(self) -> None:
-        """Make ready again if the last backward pass raised: nothing tells its hooks of that.
+        """Get ready again if the last backward pass raised: nothing tells its hooks of that.
 
-        Raises `UsageError` if the others have a part of its gradients already.
+        Raises `UsageError` if other workers have a part of its gradients already.
         """
         if not self._is_passing or is_in_backward():
             return
@@ -463,7 +463,7 @@ class GradientBuckets:
         self.reset()
 
     def end_step(self) -> bool:
-        """Note that the gradients are used now; return whether there was a backward pass for them.
+        """Note that the gradients are used now; return whether a backward pass averaged them.
 
         Raises `UsageError` if some were never averaged.
         """
@@ -493,7 +493,7 @@ class GradientBuckets:
 
 
 def _shape_in_memory(parameter: Tensor) -> torch.Size:
-    """Return its shape in the order in which its dimensions lie in memory."""
+    """Return the parameter's shape, its dimensions in the order in which they lie in memory."""
     by_stride = sorted(zip(parameter.stride(), parameter.shape, strict=True), reverse=True)
     return torch.Size([length for _, length in by_stride])
 
@@ -503,7 +503,7 @@ def _nothing() -> None:
 
 
 class _Over:
-    """A sum that is here already, or of which nobody waits for the end."""
+    """A sum that is here already, or whose end nobody waits for."""
 
     def wait(self) -> None:
         """Return at once."""

@@ -1,4 +1,4 @@
-"""The groups that a generator forms at run time, as one replica asks for them.
+"""One replica's requests for the groups that a generator forms at run time.
 
 Owns how waits for groups are accounted.
 """
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class GroupRequests:
-    """This worker's place at the generator. All workers join and `meet` before one asks."""
+    """This worker's membership at the generator. All workers join and `meet` before any asks."""
 
     def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
         self._replica = replica
         replica.groups.join(replica.session, replica.host, config, replica.seed)
 
     def meet(self) -> None:
-        """Wait until all have joined: who asked before would go on alone."""
+        """Wait until all have joined: a worker that asked earlier would go on alone."""
         self._replica.communicator.barrier()
 
     def ask(self, step: int, stopwatch: Stopwatch) -> Group:
         """Return this worker's group once all its members have asked."""
         start_ns = time.monotonic_ns()
-        with stopwatch.entered(SpanKind.WAIT):  # whom for is known only afterwards
+        with stopwatch.entered(SpanKind.WAIT):  # for which workers is known only afterwards
             assigned = self._replica.groups.request_group(self._replica.session, step)
         end_ns = time.monotonic_ns()
         stopwatch.add(SpanKind.WAIT, start_ns, end_ns, assigned.members, assigned.reason)
@@ -41,7 +41,7 @@ class GroupRequests:
     def leave(self, interval: int) -> None:
         """Take this worker out of every group that has not started.
 
-        Rank 0 notes what the generator has counted; `interval` is the steps between two requests.
+        Rank 0 notes the generator's counters; `interval` is the steps between two requests.
         """
         if self._replica.communicator.rank == 0:
             counted = self._replica.groups.generator_counters(self._replica.session, interval)

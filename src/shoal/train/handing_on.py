@@ -1,13 +1,13 @@
-"""What a newcomer goes on from: the model, the optimizer's state and the course's, from members.
+"""Members hand a newcomer its state: the model, the optimizer's state and the course's.
 
-A view with a newcomer begins like any other. Before its members do anything together in it, one
-that is as far as any hands its state on, at a border: what all of a step has changed is there, and
-nothing of the next. Where all have the same state, all that are as far give parts of it at once.
-Who lacks it is known by the decision (`membership.Decision.newcomers`), so if either end is lost on
-the way, the next view's members begin again, with another donor if need be.
+A view with a newcomer begins like any other. Before its members do anything together in it, one of
+the members that are furthest hands its state on at a border, where all changes of one step are made
+and none of the next. Where all have the same state, all of the furthest give parts of it at once.
+The decision names the newcomers (`membership.Decision.newcomers`), so if either end is lost on the
+way, the next view's members begin again, with another donor if need be.
 
 Names, shapes and plain values go over the control plane, which is authenticated, with digests; the
-tensors' bytes go over the transport, and are held against those.
+tensors' bytes go over the transport, and are checked against the digests.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.002
 _PIECE_BYTES: Final = 4 << 20
-"""The most that one donor gives at a time, before it is another's turn."""
+"""The most bytes that one donor gives before it is another donor's turn."""
 _BLOCK_BYTES: Final = 1 << 20
-"""The bytes of which there is one checksum."""
+"""The bytes that one checksum covers."""
 _NOBODY: Final = "All who had a model were lost before one handed it on to this newcomer."
 _GIVEN, _DIGESTS = "given", "digests"
 
 
 class _Digests(msgspec.Struct, frozen=True):
-    """What two workers compare to see whether they have the same bytes."""
+    """Digests that two workers compare to see whether they have the same bytes."""
 
     trained: bytes
     buffers: bytes
@@ -64,22 +64,22 @@ class _Digests(msgspec.Struct, frozen=True):
 class Donor:
     """One replica's state, handed on once in every view with newcomers.
 
-    Where a strategy is exact (`is_exact`) all members are to have the same: each of them says what
-    it has, and a newcomer does not begin from a model that is one of several.
+    Where a strategy is exact (`is_exact`) all members should have the same state: each publishes
+    digests of its own, and a newcomer does not begin if they differ.
     """
 
     def __init__(self, replica: Replica, *, is_exact: bool) -> None:
         self._replica, self._is_exact = replica, is_exact
         self._epoch = replica.view.epoch
         self._sent: list[object] = []
-        """What is under way, with the memory that it is sent from."""
+        """The sends under way, with the memory that they send from."""
         if not replica.member.is_fixed:
             torch.save({}, io.BytesIO())  # the first one loads modules: nobody waits for that now
 
     def hand_on(self, executor: AbstractExecutor, buffers: Sequence[Tensor] | None = None) -> None:
-        """Give newcomers of the view what they lack. At a border only, in the training thread.
+        """Give newcomers of the view the state they lack, at a border, in the training thread.
 
-        `buffers` are the model's as they are at the border, if it has others by now.
+        `buffers` are the model's buffers as they were at the border, if they have changed since.
         """
         decision, own = self._replica.member.decision, self._replica.communicator.rank
         if decision.view.epoch == self._epoch:
@@ -133,10 +133,10 @@ class Donor:
 
 
 def take_over(replica: Replica, executor: AbstractExecutor) -> int:
-    """Give a newcomer's `replica` and `executor` what they go on from.
+    """Give a newcomer's `replica` and `executor` the state that they go on from.
 
-    Return how many steps led to that. Raises `MismatchError` if what comes does not fit, is damaged
-    or is one of several models, and `DeadlineExceeded`.
+    Return how many steps led to that state. Raises `MismatchError` if the received state does not
+    fit, is damaged or is one of several models, and `DeadlineExceeded`.
     """
     member = replica.member
     while True:
@@ -159,7 +159,7 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
 
 
 def _donors(decision: Decision, training: str, *, share: bool) -> dict[int, tuple[int, ...]]:
-    """Return who gives each newcomer its state: all that can `share` it, or the first of them."""
+    """Return the donors of each newcomer: all of them if they `share` it, else the first."""
     donors = decision.donors(training)
     return {rank: givers if share else givers[:1] for rank, givers in donors.items()}
 
@@ -170,10 +170,10 @@ def _dealt(
     num_buffers: int,
     givers: Sequence[int],
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the pieces of `memory`, which is for `tensors`, with who gives each.
+    """Yield the pieces of `memory`, which is for `tensors`, each with the rank that gives it.
 
-    The large parameters and states, of which each has the same, are dealt among all; buffers, and
-    what lies together with some of them, are the first one's.
+    The large parameters and states, which all `givers` have alike, are dealt among them; the first
+    gives buffers, and the small tensors that lie together with some of them.
     """
     large = [is_large(tensor) for tensor in tensors]
     first = len(memory) - sum(large)
@@ -187,7 +187,7 @@ def _dealt(
 def _receive(
     replica: Replica, decision: Decision, givers: Sequence[int]
 ) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return what donors give: the state without values, and the tensors that hold these."""
+    """Return the state without values, and the tensors with the values, as the donors give them."""
     (said,) = _await(replica, _GIVEN, decision, givers[:1])
     skeleton = torch.load(io.BytesIO(said), weights_only=True)
     _, empty = taken_apart(skeleton)
@@ -202,7 +202,7 @@ def _receive(
 def _check(
     replica: Replica, decision: Decision, digests: _Digests, donor: int, *, is_exact: bool
 ) -> None:
-    """Raise `MismatchError` unless what came is what `donor` has, and all that are to have it."""
+    """Raise `MismatchError` unless the state that came is `donor`'s, and if exact everyone's."""
     ranks = sorted(decision.reports) if is_exact else [donor]
     fault = "What a worker says of its state is not understood"
     said = {
@@ -223,7 +223,7 @@ def _check(
 
 
 def _await(replica: Replica, what: str, decision: Decision, ranks: Sequence[int]) -> list[bytes]:
-    """Return what each of `ranks` says of its state in a view."""
+    """Return what each of `ranks` has published about its state in a view."""
     names = [_named(replica, what, decision, rank) for rank in ranks]
     end = time.monotonic() + replica.deadline_s
     while True:
@@ -249,7 +249,7 @@ def _named(replica: Replica, what: str, decision: Decision, rank: int) -> str:
 def _state_of(
     replica: Replica, executor: AbstractExecutor, buffers: Sequence[Tensor] | None
 ) -> dict[str, Any]:
-    """Return all that a newcomer lacks, buffers last."""
+    """Return the state that a newcomer lacks, buffers last."""
     return {
         "parameters": held(replica.model.parameters()),
         "optimizer": replica.optimizer.state_dict(),
@@ -261,7 +261,7 @@ def _state_of(
 
 
 def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -> int:
-    """Let a newcomer have a donor's state; return the number of steps made."""
+    """Load a donor's state into a newcomer; return the number of steps made."""
     own = [*held(replica.model.parameters()), *held(replica.model.buffers())]
     with torch.no_grad():
         for mine, given in zip(own, [*state["parameters"], *state["buffers"]], strict=True):
@@ -284,9 +284,9 @@ def _digests_of(tensors: Sequence[Tensor], num_buffers: int) -> _Digests:
 
 
 def _digest(tensors: Sequence[Tensor]) -> bytes:
-    """Return what tells these bytes from damaged ones: a checksum of each block, hashed.
+    """Return a digest that tells these bytes from damaged ones: a checksum of each block, hashed.
 
-    It keeps no forger out, but is made at several times the speed of what would.
+    It keeps no forger out, but is several times as fast as a digest that would.
     """
     found = blake2b(digest_size=16)
     for tensor in tensors:

@@ -1,8 +1,9 @@
-"""What is kept of gradients so that a sum can be made again among the workers that are left.
+"""Copies of gradients, with which a sum can be made again among the workers that are left.
 
 A sum is made in place: without these copies a worker whose sum was interrupted has neither its own
-gradients nor the sum. It counts for all or for none: if some member has it whole, the others get it
-from there, and else all make it again from their own gradients, without those that are gone.
+gradients nor the sum. A sum counts for all or for none: if some member has it whole, the others get
+it from there, and else all make it again from their own gradients, without the workers that are
+gone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class KeptSums:
     """One worker's gradients of the sum under way, and `memory` as it was after the last sum.
 
-    Each part of a sum is copied as soon as it is there, while others are awaited. Until all are,
-    somebody may lack the sum before.
+    Each part of a sum is copied as soon as it is there, while others are awaited. Until all parts
+    are there, some worker may lack the previous sum.
     """
 
     def __init__(self, memory: Sequence[Tensor]) -> None:
@@ -35,8 +36,8 @@ class KeptSums:
     def keep_own(self, index: int, gradient: Tensor) -> None:
         """Keep the gradient of parameter `index`, which is about to be summed.
 
-        Its own memory can be used again at once: what is held on to in every step has to be had
-        from the operating system anew, which takes longer than a copy.
+        The gradient's own memory can be used again at once: if it were kept instead, each step
+        would need new memory of the operating system, which takes longer than a copy.
         """
         if (kept := self._own.get(index)) is None:
             kept = self._own[index] = torch.empty_like(gradient)
@@ -47,11 +48,11 @@ class KeptSums:
         return self._own[index]
 
     def keep_part(self, number: int) -> None:
-        """Keep what is in one part of the memory: its sum is there."""
+        """Keep one part of the memory: its sum is there."""
         self._coming[number].copy_(self._memory[number])
 
     def keep_sum(self) -> None:
-        """Keep the sum of which all parts are kept."""
+        """Keep the sum as the last one, now that all its parts are kept."""
         self._last, self._coming = self._coming, self._last
 
     def hand_out(self, communicator: Communicator, donor: int) -> None:

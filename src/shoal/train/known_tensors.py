@@ -1,10 +1,10 @@
 """Tensors that workers agreed on when a model was wrapped, and that must stay as they were agreed.
 
-A parameter that another takes the place of is still the optimizer's, and still averaged; the new
-one is nobody's. `load_state_dict(assign=True)` does that, or a layer that is replaced. A forward
-pass may put another tensor in a buffer's place (`self.mean = 0.9 * self.mean + ...`): the known one
-would be averaged on, and the new one never. And a parameter that was frozen has no place where its
-gradient would be averaged.
+If a parameter is replaced, as by `load_state_dict(assign=True)` or with its layer, the old one is
+still the optimizer's and still averaged; the new one is neither. A forward pass may put another
+tensor in a buffer's place (`self.mean = 0.9 * self.mean + ...`): the known one would be averaged
+on, and the new one never. And a parameter that was frozen has no place where its gradient would be
+averaged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class KnownParameters:
-    """The parameters of `model` now; what is only added or removed later is let be."""
+    """The parameters of `model` now; those only added or removed later are ignored."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -33,7 +33,7 @@ class KnownParameters:
         self._slots = list(_slots_of(model))
 
     def check(self) -> None:
-        """Raise `UsageError` if one was replaced."""
+        """Raise `UsageError` if a parameter was replaced."""
         if all(names.get(name) is held for names, name, held in self._slots):
             return
         now = {id(each) for each in self._model.parameters()}
@@ -47,14 +47,14 @@ class KnownParameters:
 
 
 def _slots_of(model: nn.Module) -> Iterator[tuple[Mapping[str, object], str, object]]:
-    """Yield where `model` holds its parameters and modules: the dictionary, the name and what."""
+    """Yield where `model` holds parameters and modules: the dictionary, the name and the object."""
     for module in model.modules():
         for names in (parameters_held_by(module), modules_held_by(module)):
             yield from ((names, name, held) for name, held in names.items())
 
 
 class FrozenParameters:
-    """Parameters that require no gradient now, of those given."""
+    """The given parameters that require no gradient now."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._frozen = [each for each in parameters if not each.requires_grad]
@@ -88,9 +88,9 @@ class KnownBuffers:
         ]
 
     def bring_back(self) -> None:
-        """Put the known buffers where others of their kind are now, with the others' values.
+        """Put the known buffers back where others of their kind are now, with the others' values.
 
-        One of another shape or type is no statistic but something kept for a while, and let be.
+        A tensor of another shape or type is no statistic but a temporary value, and stays.
         """
         for names, name, held in self._slots:
             now = names.get(name)

@@ -1,7 +1,7 @@
 """Hooks on a model that tell when it gets to a layer: before its forward pass and its gradient.
 
-What is on its way into a layer's tensors (an update, an average) has to be there by then. Knows
-neither what that is nor how to wait for it.
+An update or average on its way into a layer's tensors has to be there by then. Knows neither what
+is on its way nor how to wait for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class LayerHooks:
     """Has every module wait for the pieces that hold its own parameters and buffers.
 
     `pieces_of` says by a tensor's id in which pieces it lies. A compiled module waits for all:
-    torch's compiler must not meet a tensor that is awaited, and what a module of it reads is not
-    only its own. `settle_rest` is called before a gradient is added to a parameter's: it settles
+    torch's compiler must not meet a tensor that is awaited, and a module in it may read tensors of
+    other modules. `settle_rest` is called before a parameter's gradient is accumulated: it settles
     all, and returns the pieces whose old values must not have been used by this backward pass.
     """
 
@@ -54,7 +54,7 @@ class LayerHooks:
                 yield module.register_forward_pre_hook(self.wait_for(sorted(numbers)))
 
     def wait_for(self, numbers: Iterable[int]) -> ModelHook:
-        """Return what waits for the pieces `numbers`, or while a compiled model runs for all."""
+        """Return a hook that waits for the pieces `numbers`, within a compiled model for all."""
         return ModelHook(
             lambda *_: self._settle(numbers), within_compiled=lambda *_: self._settle(None)
         )
@@ -63,7 +63,7 @@ class LayerHooks:
         return lambda _gradient: self._before_gradient(numbers)
 
     def _before_gradient(self, numbers: Iterable[int]) -> None:
-        """Settle what the forward pass did not use; a piece that it did use was there by then."""
+        """Settle pieces that the forward pass did not use; those it used were there by then."""
         stale = self._settle_rest()
         if stale:
             self._stale = stale

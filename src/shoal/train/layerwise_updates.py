@@ -6,11 +6,11 @@ with those parameters alone, under the options (learning rate and others) that i
 So the exchange of the rear layers hides behind the forward pass of the front layers, and it pays
 that the transport carries front layers first (docs/papers.md, 1.6).
 
-The result is bit for bit that of waiting at the end of backward. Whatever else touches a parameter,
-a gradient or a statistic that is under way waits for its bucket (`train.awaited_tensors`); what
-needs all gradients (clipping by their norm, a gradient scaler's check) so waits for all, and that
-step is an ordinary one. A compiled model waits for all when it begins. What reads parameters
-without torch's Python interface is refused.
+The result is bit for bit that of waiting at the end of backward. Other code that touches a
+parameter, a gradient or a statistic that is under way waits for its bucket
+(`train.awaited_tensors`); code that needs all gradients (clipping by their norm, a gradient
+scaler's check) so waits for all, and that step is an ordinary one. A compiled model waits for all
+when it begins. Reading parameters without torch's Python interface is refused.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class LayerwiseUpdates:
         self._open: set[int] = set()
         """Buckets whose exchange is under way."""
         self._settling = RLock()
-        """Held while buckets are settled: each once, though a model may serve in other threads."""
+        """Held while buckets are settled: each once, though other threads may use the model."""
         self._is_owed = False
-        """Whether `step` has been called for them, so that they are to be updated too."""
+        """Whether `step` has been called for the open buckets, so they must be updated too."""
         self._is_cleared = False
-        """Whether the user has cleared the gradients since."""
+        """Whether the user has cleared the gradients since they were averaged."""
         self._options: Options = []
         self._members: dict[int, dict[int, list[Tensor]]] = {}
-        """Lists what to update, by bucket and parameter group."""
+        """The parameters to update, by bucket and parameter group."""
         statistics = {id(tensor) for tensor in buckets.statistics.tensors}
         self._number_of = {id(p): buckets.place[i] for i, p in enumerate(buckets.parameters)}
         buckets.on_started = self._begin
@@ -82,9 +82,9 @@ class LayerwiseUpdates:
         )
         arrivals = [self._layers.wait_for([number]) for number in range(len(buckets.layout))]
         self._awaited = [Awaited(arrive) for arrive in arrivals]
-        """What awaits each bucket: as gradients, and as parameters that have one here."""
+        """Awaits each bucket on gradients, and on parameters that have one here."""
         self._guarding = [Awaited(arrive, guards_gradient=True) for arrive in arrivals]
-        """What awaits each as parameters of which only the others may have a gradient."""
+        """Awaits each bucket on parameters for which only other workers may have a gradient."""
         self._hooks: list[Any] = [
             optimizer.register_state_dict_pre_hook(lambda _: self.settle()),
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle()),
@@ -93,7 +93,7 @@ class LayerwiseUpdates:
     # ---- one round: begin at the end of backward, step, settle bucket by bucket ------------------
 
     def _begin(self) -> None:
-        """Let backward return: mark what is under way."""
+        """Mark the tensors that are under way, so that backward can return."""
         buckets = self._buckets
         self._open = set(range(len(buckets.layout)))
         self._is_owed = self._is_cleared = False
@@ -122,12 +122,12 @@ class LayerwiseUpdates:
             await_values(parameter, kind[buckets.place[index]])
 
     def _can_wait(self) -> bool:
-        """Return whether this step can be put off; note whom it updates."""
+        """Return whether this step can be put off; note the parameters that it updates."""
         buckets, optimizer = self._buckets, self._optimizer
         if self._steps.are_told:
-            return False  # they want to run once per step
+            return False  # the user's hooks run once per step
         if self._others.have_come():
-            return False  # they read parameters without asking
+            return False  # they read parameters without waiting
         with unasked():  # looking needs no values
             for index, parameter in enumerate(buckets.parameters):
                 expected = buckets.views[index] if index in buckets.ready else None
@@ -147,7 +147,7 @@ class LayerwiseUpdates:
         """Wait for buckets (default: all), and update their parameters if that is owed."""
         if not self._open:
             return
-        # Updates are no part of whatever made them necessary: a forward pass, an evaluation.
+        # Updates are no part of the code that made them necessary: a forward pass, an evaluation.
         with self._settling, torch.inference_mode(False), torch.no_grad():
             wanted = self._open if numbers is None else self._open.intersection(numbers)
             for number in sorted(wanted):
@@ -157,7 +157,7 @@ class LayerwiseUpdates:
     def _settle_one(self, number: int) -> None:
         buckets = self._buckets
         try:
-            with unasked():  # what is awaited is written to
+            with unasked():  # awaited tensors are written to
                 buckets.land([number], publish=not self._is_cleared)
         except BaseException:
             self._abandon()
@@ -199,7 +199,7 @@ class LayerwiseUpdates:
     # ---- everything that does not ask ------------------------------------------------------------
 
     def _settle_rest(self) -> set[int]:
-        """Settle what this forward pass did not use; return what was owed an update.
+        """Settle buckets that this forward pass did not use; return those that were owed an update.
 
         Also guards the buckets' memory, which the next exchange is about to use.
         """
@@ -209,7 +209,7 @@ class LayerwiseUpdates:
 
     @contextmanager
     def clearing(self, *, set_to_none: bool) -> Iterator[None]:
-        """Return the context in which gradients are cleared; updates that are owed keep theirs."""
+        """Return the context in which gradients are cleared; owed updates keep theirs."""
         if not (self._is_owed and set_to_none):
             self.settle()
         self._is_cleared = bool(self._open)
@@ -217,7 +217,7 @@ class LayerwiseUpdates:
             yield
 
     def _abandon(self) -> None:
-        """Give up what is under way, so that the model can be read as it is."""
+        """Give up the buckets under way, so that the model can be read as it is."""
         self._open, self._is_owed = set(), False
         self._buckets.reset()
         for tensor in (
@@ -228,7 +228,7 @@ class LayerwiseUpdates:
             release(tensor)
 
     def remove(self) -> None:
-        """Make what is left and take the hooks off the model and the optimizer."""
+        """Settle the buckets that are left; take the hooks off the model and the optimizer."""
         self.settle()
         self._buckets.on_started = None
         self._layers.remove()

@@ -1,13 +1,13 @@
 """Gradients of matrices as sums of few columns and rows, all of them in one sum.
 
 PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1) sums the product of each matrix and a thin right
-factor, and then the product of its transpose and what that gave: two sums, of which the second
-waits for the first. ACP-SGD (Zhang et al., ICDCS 2023) makes one of them in each step, by turns.
-Here both are made in each step, each with the other side's result of the step before, and in one
-sum, which hides behind computing as that of whole gradients does. Together they say what the
-gradient is within the columns that the left factor spans and within the rows that the right one
-does. What it is beside both stays with the worker, and is added to its next gradient (error
-feedback). The first gradients are sent whole: they say which columns and rows to begin with.
+factor, and then the product of its transpose and the first sum: two sums, of which the second waits
+for the first. ACP-SGD (Zhang et al., ICDCS 2023) makes one of the two in each step, by turns. Here
+both are made in each step, each with the other side's result of the step before, and in one sum,
+which hides behind computing as a sum of whole gradients does. Together they give the gradient
+within the columns that the left factor spans and within the rows that the right one spans. The
+rest of the gradient stays with the worker, and is added to its next gradient (error feedback). The
+first gradients are sent whole: they say which columns and rows to begin with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WHOLE_SUMS: Final = 2
 """The first sums, of whole gradients. PowerSGD's hook in PyTorch begins after as many at least."""
 _SEED: Final = 4099
-"""Makes the first rows that are looked at, which all workers have alike."""
+"""The seed of the first right factors, which all workers have alike."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Matrix:
 
     gradient: Tensor
     error: Tensor
-    """What this worker has not told of its gradients, m by n."""
+    """The part of this worker's gradients that it has not sent yet, m by n."""
     left: Tensor
     """Orthonormal columns, m by r, the same on all workers; `right` is n by r."""
     right: Tensor
@@ -60,27 +60,27 @@ class _Matrix:
         self.error.nan_to_num_(0.0, 0.0, 0.0)
 
     def expand(self) -> None:
-        """Make the sum of all workers' gradients of the sums of their columns and rows."""
+        """Compute the sum of all workers' gradients from the sums of their columns and rows."""
         self.gradient.copy_(self._product())
         self.left, self.right = _orthonormal(self.columns), _orthonormal(self.rows)
 
     def look(self) -> None:
-        """Take the factors that fit the sum of all workers' whole gradients."""
+        """Set the factors to those that fit the sum of all workers' whole gradients."""
         self.left = _orthonormal(self.gradient @ self.right)
         self.right = _orthonormal(self.gradient.T @ self.left)
 
     def _product(self) -> Tensor:
-        """Return the matrix that `columns` and `rows` tell of; what both tell counts once."""
+        """Return the matrix that `columns` and `rows` describe; their overlap counts once."""
         rest = self.rows.T - (self.left.T @ self.columns) @ self.right.T
         return torch.addmm(self.columns @ self.right.T, self.left, rest)
 
 
 class LowRankBucket:
-    """What travels of one bucket of gradients, whose `memory` they lie in.
+    """The form in which one bucket of gradients, which lie in `memory`, is sent.
 
-    Of each parameter, `shapes` says what it is and `offsets` where it begins in `memory`. Those
-    that are no matrices, or hardly larger than their factors of `rank`, travel whole, and so does
-    what comes after all of them.
+    `shapes` are the shapes of its parameters, and `offsets` the places in `memory` where they
+    begin. Parameters that are no matrices, or hardly larger than their factors of `rank`, travel
+    whole, and so does the memory behind the last one.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LowRankBucket:
         self._matrices: dict[int, _Matrix] = {}
         """The matrices, by their places in the bucket."""
         self._whole: list[tuple[Tensor, Tensor]] = []
-        """Parts that always travel whole: in the bucket, and in what is sent."""
+        """Parts that always travel whole: their places in the bucket and in the memory sent."""
         generator = torch.Generator(HOST).manual_seed(_SEED)
         places = self._sent.split(lengths)
         for place, (start, stop) in enumerate(zip(self._offsets, stops, strict=True)):
@@ -141,7 +141,7 @@ class LowRankBucket:
         return self._offsets if self._is_whole else self._starts
 
     def compress(self, new: Collection[int]) -> None:
-        """Write what is to be summed; `new` are the places of parameters that have a gradient."""
+        """Write the memory to be summed; `new` are the places of parameters with a gradient."""
         if self._is_whole:
             return
         for place, matrix in self._matrices.items():
@@ -150,7 +150,7 @@ class LowRankBucket:
             place_in_sent.copy_(part)
 
     def expand(self) -> None:
-        """Write what the sum says into the bucket's memory."""
+        """Write the gradients that the sum gives into the bucket's memory."""
         for matrix in self._matrices.values():
             if self._is_whole:
                 matrix.look()
@@ -162,7 +162,7 @@ class LowRankBucket:
         self._num_sums += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next steps depend on: this worker's errors, and all workers' factors."""
+        """Return the state of the next steps: this worker's errors, and all workers' factors."""
         matrices = self._matrices.values()
         return {
             "num_sums": self._num_sums,
@@ -181,11 +181,11 @@ class LowRankBucket:
 
 
 def _sides(shape: torch.Size) -> tuple[int, int]:
-    """Return the rows and columns of a parameter as a matrix; those of a vector are one column."""
+    """Return the numbers of rows and columns of a parameter as a matrix; a vector is one column."""
     return (shape[0], prod(shape[1:])) if shape else (1, 1)
 
 
 def _orthonormal(factor: Tensor) -> Tensor:
-    """Return columns of length 1, at right angles, that span what those of `factor` do."""
+    """Return orthonormal columns that span the same space as the columns of `factor`."""
     wide = factor.to(torch.promote_types(factor.dtype, torch.float32))
     return torch.linalg.qr(wide.nan_to_num(0.0, 0.0, 0.0)).Q.to(factor.dtype).contiguous()

@@ -1,4 +1,4 @@
-"""Means of parameters among groups of workers: the executor of what averages every few steps.
+"""Means of parameters among groups of workers: the executor of periodic averaging.
 
 Carries out the courses by schedule and by generator (`strategies.scheduled`,
 `strategies.generated`). Optimizer state stays local unless asked for otherwise. With
@@ -69,7 +69,7 @@ class MeansExecutor(AbstractExecutor):
         self._early: EarlyMeans | None = None
         self._groups: GroupRequests | None = None
         self._has_met = replica.member.is_newcomer
-        """Whether it does not wait, before it asks for groups, until all have joined them."""
+        """Whether this worker need not wait, before it asks for groups, until all have joined."""
         self._awaited_batches = (0, -1)
         """The batches taken before the mean under way began, and the epoch of its view."""
         if definition.average_state:
@@ -93,7 +93,7 @@ class MeansExecutor(AbstractExecutor):
     counts_each_step = False
 
     def do(self, act: Act) -> object:
-        """Carry out one act in the training thread; before any, newcomers get what they lack."""
+        """Carry out one act in the training thread; first, newcomers get the state they lack."""
         self.hand_on()
         match act:
             case Update():
@@ -126,12 +126,12 @@ class MeansExecutor(AbstractExecutor):
         if self._groups is None:
             self._groups = GroupRequests(self.replica, act.config)
         if not self._has_met:
-            self._has_met = True  # in another view some may have met already, and do not come
+            self._has_met = True  # in another view some may have met already, and will not come
             self._groups.meet()
 
     def update(self) -> None:
         """Apply the local update, after the last mean of all parameters is there."""
-        self._settle_awaited()  # what neither forward nor backward came to
+        self._settle_awaited()  # pieces that neither forward nor backward came to
         if self._early is not None:
             self._early.update(super().update)
         elif self._definition.scale_adam:
@@ -145,7 +145,7 @@ class MeansExecutor(AbstractExecutor):
         return nullcontext() if self._early is None else self._early.accumulating()
 
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
-        """Return the context in which gradients are cleared: none that has been used."""
+        """Return the context in which gradients are cleared; none may have been used early."""
         del set_to_none
         if self._early is not None:
             self._early.check_unused()
@@ -179,15 +179,15 @@ class MeansExecutor(AbstractExecutor):
         return 0 if self.replica.samples is None else self.replica.samples.num_taken
 
     def _count_batches(self, taken: int, epoch: int, mean: Mean) -> None:
-        """Let the batches count that were used before a mean: others have what they changed.
+        """Count the batches that were used before a mean: other workers have their updates.
 
-        Not if the view has ended before the mean, and not for whoever was alone in it.
+        They do not count if the view has ended before the mean, or for a worker alone in its group.
         """
         if self.replica.samples is not None and (len(mean.members) > 1 or len(self.view) == 1):
             self.replica.samples.count(taken, epoch)
 
     def _settle_awaited(self) -> None:
-        """Wait for all pieces of a mean that are still awaited, and let its batches count."""
+        """Wait for all pieces of a mean that are still awaited, and count its batches."""
         if self._awaited is None:
             return
         self._awaited.settle()
@@ -195,7 +195,7 @@ class MeansExecutor(AbstractExecutor):
             self.replica.samples.count(*self._awaited_batches)
 
     def _take_in_piece(self, number: int) -> None:
-        """Take in one piece; one that the view's end has cut off stays this worker's own."""
+        """Take in one piece; a piece whose mean the view's end cut off keeps its own values."""
         with suppress(ViewChanging):
             self._means.take_in([number])
 
@@ -248,7 +248,7 @@ class MeansExecutor(AbstractExecutor):
         return f"{self.replica.session}/{fact}"
 
     def _await(self, act: Await) -> bool:
-        """Wait until somebody has told a fact, or everyone another."""
+        """Return True once any member has told `act.somebody`, False once all `act.everyone`."""
         members = self.course.view.members
         names = [
             f"{self._fact(fact)}/{rank}"
@@ -256,7 +256,7 @@ class MeansExecutor(AbstractExecutor):
             for rank in members
         ]
         size = len(members)
-        # within a block nobody need say anything, and each of its rounds may take the deadline
+        # within a block no worker need say anything, and each of its rounds may take the deadline
         patience_s = self.replica.deadline_s * ROUNDS_PER_BLOCK * self._definition.interval
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
@@ -292,6 +292,6 @@ class MeansExecutor(AbstractExecutor):
             self._awaited.close()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, with what is under way taken in."""
+        """Continue from `state`, after the average under way has been taken in."""
         self.settle()
         super().load_state_dict(state)

@@ -1,8 +1,8 @@
 """Hooks on a user's model that its copies do not share.
 
 A model may be copied or pickled whole while it trains: for a running average of it, for a file. A
-plain function would go along with a copy, which would then wait for, load into or undo the training
-of the original; and a function made on the spot cannot be pickled at all.
+plain function as a hook would go along with a copy, which would then wait for, load into or undo
+the training of the original; and a local function cannot be pickled at all.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def _do_nothing(*_: object) -> None:
 
 @final
 class ModelHook:
-    """Calls `call`, or while a compiled model runs `within_compiled`; a copy does nothing.
+    """Calls `call`, or `within_compiled` while a compiled model runs; a copy does nothing.
 
-    For all `register_..._hook` of a module. torch.compile does not look into it.
+    For all `register_..._hook` methods of a module. torch.compile does not trace into it.
     """
 
     def __init__(
@@ -40,5 +40,5 @@ class ModelHook:
     __call__ = untraced(_run, within_compiled=_run_within_compiled)
 
     def __reduce__(self) -> tuple[type[ModelHook], tuple[()]]:
-        """Be copied, and pickled, as one that does nothing."""
+        """Copy and pickle the hook as one that does nothing."""
         return ModelHook, ()

@@ -1,7 +1,7 @@
 """A model's averaged tensors cut into pieces, each of which is averaged, or pulled, by itself.
 
-So one of them can be there while the others are on their way. All statistics are one piece; how
-parameters are cut is `collectives.pieces`' to say.
+So one piece can be there while the others are on their way. All statistics are one piece;
+`collectives.pieces` decides how parameters are cut.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Piece:
 
     @property
     def elements(self) -> range:
-        """The elements of the flat tensor that it is."""
+        """The elements of the flat tensor that the piece covers."""
         return range(self.held[0].elements.start, self.held[-1].elements.stop)
 
     @property
@@ -45,7 +45,7 @@ class Piece:
 class ModelPieces:
     """The pieces of `model`, whose memory is that of `flat`: statistics first, then by place.
 
-    `servers` of them share every piece; none if it stays whole.
+    So many `servers` share every piece; 0 if it stays whole.
     """
 
     def __init__(self, model: nn.Module, flat: FlatParameters, servers: int = 0) -> None:
@@ -67,7 +67,7 @@ class ModelPieces:
         """The layers of the model in each piece; statistics are of all layers."""
 
     def settle_order(self) -> None:
-        """Let the first forward pass, which is over, say in which order layers are used."""
+        """Take the order in which layers are used from the first forward pass, which is over."""
         if self._order.settle():
             self.layers = [self._layers_of(piece) for piece in self.pieces]
 
@@ -84,7 +84,7 @@ class ModelPieces:
 def _groups(
     held: list[Held], statistics: range, element_bytes: int, servers: int
 ) -> Iterator[list[Held]]:
-    """Yield what goes together in a flat tensor."""
+    """Yield the held tensors of each piece of a flat tensor."""
     trained = [each for each in held if each.elements.start not in statistics]
     sizes = [len(each.elements) * element_bytes for each in trained]
     for indices in cut_into_pieces(sizes, servers):

@@ -1,7 +1,7 @@
 """A few numbers that tell how far a worker's model is from the others', at next to no cost.
 
 Owns the random map: elements drawn from all over the model, the same on every worker, with signs
-and buckets of a count sketch. What is compared with what is `watch.model_distance`'s.
+and buckets of a count sketch. `watch.model_distance` compares the sketches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from shoal.train.flat_parameters import FlatParameters
 
 BUCKETS: Final = 128
-"""The numbers of a sketch: a distance told by it is off by some 6 % (one standard deviation)."""
+"""The numbers of a sketch: a distance from it is off by some 6 % (one standard deviation)."""
 MOST_ELEMENTS: Final = 1 << 14
-"""The elements that are looked at: all of a small model, else drawn from equal parts of it."""
+"""The elements that are read: all of a small model, else drawn from equal parts of it."""
 
 
 class ModelSketch:
@@ -41,7 +41,7 @@ class ModelSketch:
                 .clamp_(max=total - 1)
             )
         self._places = []
-        """The elements that are looked at in each flat tensor."""
+        """The elements that are read in each flat tensor."""
         for flat_tensor, end in zip(flat.as_they_are, ends, strict=True):
             self._places.append(drawn[(drawn >= 0) & (drawn < end)].to(flat_tensor.device))
             drawn = drawn[drawn >= end] - end
@@ -54,7 +54,7 @@ class ModelSketch:
     def take(self) -> bytes:
         """Return the sketch of the model as it is now: `BUCKETS` numbers, float32.
 
-        What is put off until it is needed is not waited for.
+        Updates that are put off until they are needed are not waited for.
         """
         values = [
             _real(flat[place]).to(HOST, torch.float64)

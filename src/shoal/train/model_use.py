@@ -1,9 +1,9 @@
-"""Who works on a model, where it can be one strategy only.
+"""Which strategy uses a model, where there can be only one.
 
 All-reduce averages every gradient of its model, and parameter servers and AD-PSGD keep a copy of it
-that each of their steps writes over it. What a second strategy does to the same model is averaged
-twice then, or undone, and nobody would notice. Those that average parameters now and then get on
-with each other. The strategy that came last has the model: who wraps it again means the new one.
+that each of their steps writes over it. The work of a second strategy on the same model would be
+averaged twice then, or undone, unnoticed. Strategies that average parameters now and then can share
+a model. The last strategy has the model: a user who wraps it again means the new one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _USES: WeakKeyDictionary[nn.Module, WeakSet[ModelUse]] = WeakKeyDictionary()
 
 
 class ModelUse:
-    """One strategy's use of `model`, from now until another one cannot go with it.
+    """One strategy's use of `model`, from now until another use excludes it.
 
-    `is_shared` uses go together. `on_end` is called when it ends. Whoever makes it keeps it.
+    `is_shared` uses go together. `on_end` is called when it ends. Its maker must keep a reference.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ModelUse:
         uses.add(self)
 
     def check(self) -> None:
-        """Raise `UsageError` if it has ended."""
+        """Raise `UsageError` if this use has ended."""
         if self.has_ended:
             raise UsageError(
                 "Another DistributedOptimizer has been made for this model, and each would undo"

@@ -1,7 +1,7 @@
 """`DistributedOptimizer`: a torch optimizer that also synchronizes.
 
 Owns the meeting of torch's optimizer interface (closures, learning-rate schedulers, gradient
-scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
+scalers, state dicts) with a strategy. Does not decide which workers synchronize.
 """
 
 from __future__ import annotations
@@ -75,48 +75,48 @@ class DistributedOptimizer(torch.optim.Optimizer):
     parameters. `sync` is a word, such as "ripples" (`shoal train --help` lists them), or a strategy
     made with options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
 
-    `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP;
-    by default what torch's process group goes over. Over "shoal", `loss_bound` is the share of each
-    worker's gradients (or parameters, where those are averaged) that the network may lose in a sum
-    before anything is sent again. A lost part of a gradient counts as what `holes` says: "zero",
-    "divide-by-count" (the sum is scaled up by what did not come) or "error-feedback" (it is added
-    to the sender's next gradient). `wire` is what gradients are sent as over "shoal", whatever the
-    parameters' type: "float32", "float16" or "bfloat16"; by default they are sent as they are. With
-    `overlap="next-steps"` it is what the copies of the model that are averaged are sent as.
+    `transport` carries all messages between workers: "gloo", or "shoal", Shoal's own transport over
+    UDP; the default is that of torch's process group. Over "shoal", `loss_bound` is the share of
+    each worker's gradients (or parameters, where those are averaged) that the network may lose in a
+    sum before anything is sent again. `holes` says how a lost part of a gradient counts: "zero",
+    "divide-by-count" (the sum is scaled up for the parts that did not come) or "error-feedback" (it
+    is added to the sender's next gradient). `wire` is the type in which gradients are sent over
+    "shoal", whatever the parameters' type: "float32", "float16" or "bfloat16"; by default they are
+    sent as they are. With `overlap="next-steps"` it is the type of the averaged copies as sent.
 
     `pull_bound` is for the parameter servers: the share, at most `loss_bound`, of each pull that
     may get lost too. Those parameters keep their older values at that worker until the next pull.
 
-    `overlap` says what an exchange hides behind. "next-forward" waits for each layer when the next
-    forward pass gets there. The result is that of waiting at once, bit for bit; what needs all
-    parameters before (a checkpoint, an average of them) waits for all. Under "all-reduce" the layer
-    is then updated, too, so what needs all gradients (clipping, a gradient scaler) waits as well;
-    the default is "backward", which waits at its end. Under the parameter servers it is a layer's
-    part of the pull that is waited for; the default is "none", and with "layers" its gradients are
-    pushed as soon as backward has them, too, which whatever changes gradients between backward and
-    `step()` (clipping, a gradient scaler) cannot go with: that is refused. Where parameters are
-    averaged the default is "none", and there is "next-steps", too: computing goes on while the
-    model as it was is averaged, and what that has changed is added when it is known, at the latest
-    when the next average is due. `state_dict()` waits for it: save the model after the optimizer.
+    `overlap` says what computing an exchange hides behind. "next-forward" waits for each layer when
+    the next forward pass gets there. The result is that of waiting at once, bit for bit; code that
+    needs all parameters earlier (a checkpoint, an average of them) waits for all. Under
+    "all-reduce" the layer is updated then, too, so code that needs all gradients (clipping, a
+    gradient scaler) waits as well; the default is "backward", which waits at its end. Under the
+    parameter servers the wait is for a layer's part of the pull; the default is "none". With
+    "layers" its gradients are also pushed as soon as backward has them; then changing gradients
+    between backward and `step()` (clipping, a gradient scaler) is refused. Where parameters are
+    averaged the default is "none", and there is "next-steps", too: computing goes on while a copy
+    of the model is averaged, and the average's change is added when it is known, at the latest when
+    the next average is due. `state_dict()` waits for it: save the model after the optimizer.
 
-    `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
-    takes what the worker does. Under "all-reduce", which keeps all replicas alike, their parameters
-    are compared after every `check_every` steps; 0: never. `step()` raises `MismatchError` at the
-    next such step if they differ by more than rounding, and names the ranks. In a job that goes on
-    without lost workers those that have other parameters than most raise `WorkerLost` instead.
+    `seed`, the same on every worker, seeds random schedules and groups. `trace` takes spans of what
+    the worker does. Under "all-reduce", which keeps all replicas alike, their parameters are
+    compared after every `check_every` steps; 0: never. `step()` raises `MismatchError` at the next
+    such step if they differ by more than rounding, and names the ranks. In a job that goes on
+    without lost workers, workers whose parameters differ from most raise `WorkerLost` instead.
 
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
     makes no more steps, and `average_model()` for the mean of all replicas.
 
     Raises `MismatchError` if the workers disagree on the model or the strategy, `UsageError` for a
-    model that something else synchronizes already (DistributedDataParallel, FSDP), also at the
-    first step if it was wrapped in that later.
+    model that something else synchronizes already (DistributedDataParallel, FSDP); if it is wrapped
+    in one of those later, at the first step.
     """
 
     meets_scaler = True
-    """Whether torch's GradScaler is to leave skipping to `step`, see there. Lightning will not clip
-    gradients for an optimizer that says so, also where there is no scaler."""
+    """Whether torch's GradScaler leaves skipping to `step`, see there. If it is set, Lightning does
+    not clip the optimizer's gradients, even where there is no scaler."""
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -226,38 +226,38 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def num_steps(self) -> int:
-        """The number of steps that the model has behind it here.
+        """The number of steps that led to this worker's model.
 
-        A worker that has joined a job that runs begins with that of the worker whose model it got.
+        A worker that joins a running job begins with the number of the worker whose model it got.
         """
         return self._num_steps
 
     def transport_stats(self) -> TransportStats | None:
-        """Return what the transport has done so far; None over gloo, which does not tell.
+        """Return the transport's counts so far; None over gloo, which does not tell.
 
-        `later - earlier` of two of them is what happened in between: take one after each step.
+        `later - earlier` of two of them counts what happened in between: take one after each step.
         """
         return self._communicator.stats()
 
     def remarks(self) -> tuple[Verdict, ...]:
-        """Return what holds the job up lately: which rank is slow, which link slow or lossy.
+        """Return what has held the job up lately: which rank is slow, which link slow or lossy.
 
-        It is what the job's page says, whoever asks; gloo tells nothing about links. Nothing where
-        nobody stands out, in the first seconds, and where the control plane does not answer.
+        All workers get what the job's page says; gloo tells nothing about links. Empty if no rank
+        or link stands out, in the first seconds, and if the control plane does not answer.
         """
         return self._remark_log.ask()
 
     def tell_loss(self, loss: float | Tensor) -> None:
-        """Let whoever looks at the job see the loss of this worker's step: a number or a tensor.
+        """Show the loss of this worker's step, a number or a tensor, to those who watch the job.
 
-        It is read about once a second, so that nothing waits for a GPU in between. A `closure`
-        that `step` is given tells it by what it returns. Raises `UsageError` for more than one
+        It is read about once a second, so that nothing waits for a GPU in between. The result of a
+        `closure` given to `step` is shown without this call. Raises `UsageError` for more than one
         number.
         """
         self._samples.tell_loss(loss)
 
     def on_sample(self, take: Callable[[WorkerSample], object]) -> None:
-        """Call `take` with what this worker tells of its training, at a step's end, once a second.
+        """Call `take` with a sample of this worker's training, at a step's end, once a second.
 
         `shoal.watch` has such callbacks for TensorBoard, Weights & Biases and MLflow.
         """
@@ -273,8 +273,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         synchronization is not, so that no worker waits for one that skipped. The step with which
         torch.distributed.checkpoint makes a fresh optimizer's state is local, and not counted.
 
-        Raises `UsageError` after `finish()`, and `SystemExit` where `shoal.leave_on` has asked for
-        it: the others go on without this worker.
+        Raises `UsageError` after `finish()`, and `SystemExit` if `shoal.leave_on` has been
+        triggered: the others go on without this worker.
         """
         if closure is None and self._only_makes_state():
             with self._bare_steps.expected():
@@ -321,10 +321,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _only_makes_state(self) -> bool:
-        """Return whether this step changes no model, but lets the optimizer make its state.
+        """Return whether this step changes no parameter, but lets the optimizer make its state.
 
-        That is how torch.distributed.checkpoint learns what a fresh optimizer's state looks like:
-        without autograd, with gradients of zero and learning rates of zero.
+        torch.distributed.checkpoint makes such steps to learn what a fresh optimizer's state looks
+        like: without autograd, with gradients of zero and learning rates of zero.
         """
         if torch.is_grad_enabled() or any(group.get("lr", 1.0) for group in self.param_groups):
             return False
@@ -352,7 +352,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             yield
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients. An update that `step()` has put off does not lose its own."""
+        """Clear the gradients. An update that `step()` has put off keeps its own gradients."""
         with self._synchronizer.clearing(set_to_none=set_to_none):
             self._inner.zero_grad(set_to_none=set_to_none)
 
@@ -364,7 +364,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
 
     def settle(self) -> None:
-        """Make what `step` has put off: then parameters and state are as after it."""
+        """Finish what `step` has put off: then parameters and state are as after it."""
         self._synchronizer.settle()
 
     def finish(self) -> None:
@@ -455,7 +455,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 def _strategy(
     sync: str | AbstractDefinition, asked: Mapping[str, object], unknown: Mapping[str, object]
 ) -> AbstractDefinition:
-    """Return the strategy with the options asked for, if any; refuse those that nobody has."""
+    """Return the strategy with the options asked for; refuse options that no strategy has."""
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)
     return strategy
@@ -501,7 +501,7 @@ def _enter(
 ) -> int:
     """Let a training begin, after `loaded` steps; a newcomer goes on where the others are.
 
-    One that `came_later` becomes a member before. Return how many steps it has behind it.
+    A newcomer that `came_later` first becomes a member. Return the number of steps made so far.
     """
     member = session.member
     member.enter(replica.session, executor, executor.view.epoch)
@@ -516,8 +516,8 @@ def _enter(
 def _begin(session: Session, model: nn.Module, communicator: Communicator) -> FlatParameters:
     """Return the flat tensors of `model`, which all members begin with alike; collective.
 
-    Whoever still makes the job's first ones when the view changes gets what others go on from, as
-    newcomers do. If nobody has them, all that are left begin anew.
+    A worker that is still making the job's first flat tensors when the view changes gets others'
+    state, as newcomers do. If no worker has them yet, all that are left begin anew.
     """
     member = session.member
     if member.is_newcomer:

@@ -1,10 +1,10 @@
-"""Whether anybody else holds the memory of a model's tensors, and could read it without asking.
+"""Whether anything else holds the memory of a model's tensors, and could read it without waiting.
 
-What is put off (an update, an average) can be waited for when a tensor itself is touched
+An update or average that is put off can be waited for when a tensor itself is touched
 (`train.awaited_tensors`), but not when its memory is read or written by another way: an alias
 (`tensor.data`, an old `state_dict()`, a NumPy array), a TorchScript module, a graph that was kept.
-torch counts who holds what, and so they are noticed before anything is put off. An address that was
-written down holds nothing: nobody can know of it.
+torch counts references to tensors and memory, so such holders are noticed before anything is put
+off. An address that was written down counts as none: it cannot be noticed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class OtherHolders:
-    """Notices who has come to hold one of `tensors`, by name, or its memory.
+    """Notices when something else has come to hold one of the named `tensors`, or its memory.
 
-    Nobody else holds the memory when this is made.
+    Nothing else may hold the memory when this is made.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -39,7 +39,7 @@ class OtherHolders:
         self._has_warned = False
 
     def have_come(self) -> bool:
-        """Return whether there are any now; the first time the log says of which tensor."""
+        """Return whether there are other holders now; the first time, log the tensor's name."""
         with unasked():  # looking needs no values
             held = next((name for name, each in self._names.values() if self._hold(each)), None)
         if held is not None and not self._has_warned:
@@ -54,7 +54,7 @@ class OtherHolders:
         return held is not None
 
     def hold(self, tensor: Tensor) -> bool:
-        """Return whether any of them holds `tensor`, one of those given, or its memory."""
+        """Return whether anything else holds `tensor`, one of those given, or its memory."""
         with unasked():  # looking needs no values
             return self._hold(tensor)
 

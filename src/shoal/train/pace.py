@@ -1,7 +1,7 @@
-"""How fast this worker is, and when it is worth asking all how fast they are.
+"""How fast this worker is, and when it is worth asking all workers how fast they are.
 
-Owns what is measured: samples in a second of a worker's own time, without what it waited for others
-and without exchanges. What follows from it for the shares of all is `samples.shares`'.
+Owns the measure: samples in a second of a worker's own time, without its waits for others and
+without exchanges. `samples.shares` derives all workers' shares from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEPS: Final = 20
 """The steps whose median is a worker's speed: an evaluation between two of them is not seen."""
 LEAST_STEPS: Final = 5
 LEAST_S: Final = 1.0
-"""The seconds of a view in which nothing is measured anew."""
+"""The seconds that a view lasts at least before workers agree anew."""
 LONGEST_S: Final = 600.0
 """The longest pause between two measurements; they come more rarely while nothing changes."""
 
@@ -51,11 +51,11 @@ class Pace:
         return self._num_steps >= STEPS and self._clock() >= self._due_s
 
     def asked(self) -> None:
-        """Take note that all have been asked to agree; they may not do so at once."""
+        """Take note that all workers have been asked to agree; they may not do so at once."""
         self._due_s = self._clock() + self._pause_s
 
     def begin(self, *, has_changed: bool) -> None:
-        """Begin to measure in another view; say whether somebody's share has changed with it."""
+        """Begin to measure in another view; `has_changed` says whether a share changed with it."""
         self._num_steps = 0
         self._pause_s = LEAST_S if has_changed else min(2 * self._pause_s, LONGEST_S)
         self._due_s = self._clock() + self._pause_s

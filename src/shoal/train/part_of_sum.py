@@ -1,8 +1,8 @@
 """A sampler's batches in sums of gradients: how much each weighs, and which of them count.
 
 A sum counts for all or for none, so it can say itself whose batches went into it: each member sets
-a bit of its own, in small whole numbers that every type of gradient holds. So all that have a sum
-know the same, also of a worker that was lost right after it. Knows no bucket.
+a bit of its own, in small whole numbers that every type of gradient holds. So all workers that have
+a sum know the same, also of a worker that was lost right after it. Knows no bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _BITS: Final = 8
 """The bits in an element: bfloat16 holds no more."""
 _ELEMENTS: Final = 32
-"""Elements for 256 members. Of others it is known what they say themselves."""
+"""Elements for 256 members. Batches of further members are known from their own reports."""
 
 
 @final
@@ -49,7 +49,7 @@ class PartOfSum:
         self._is_taken = False
 
     def weight(self, num_members: int) -> float:
-        """Return what this worker's mean gradient weighs; 1 is that of a batch like the others'."""
+        """Return the weight of this worker's mean gradient; 1 if its batch is like the others'."""
         return 1.0 if self._samples is None else self._samples.weight(self._size, num_members)
 
     def weigh(self, gradient: Tensor, out: Tensor, num_members: int) -> None:
@@ -57,7 +57,7 @@ class PartOfSum:
         if weight := self.weight(num_members):
             torch.mul(gradient, weight / num_members, out=out)
         else:
-            out.zero_()  # also if there is something in it that is not finite
+            out.zero_()  # also if the gradient is not finite
 
     def fill(self, view: View, *, is_new: bool) -> None:
         """Say in the sum that this worker's batch is in it, unless an earlier one has said so."""
@@ -69,9 +69,9 @@ class PartOfSum:
             self._bits[place // _BITS] = 1 << place % _BITS
 
     def count(self, view: View, *, is_late: bool = False) -> None:
-        """Let the batches count that are in the sum of `view`, which is all here.
+        """Count the batches that are in the sum of `view`, which has arrived whole.
 
-        One that `is_late` has come from another member, in a later view.
+        A sum that `is_late` has come from another member, in a later view.
         """
         if self._samples is None:
             return

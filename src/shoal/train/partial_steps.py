@@ -1,8 +1,8 @@
 """Steps of the wrapped optimizer with some of its parameters alone.
 
 Right for optimizers that treat every parameter by itself. One that keeps state in its parameter
-groups is found at its first step, for that state would advance once per part; one that looks at
-several parameters at once and keeps no such state cannot be found.
+groups, which would advance once per part, is detected at its first step; one that uses several
+parameters at once and keeps no such state cannot be detected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Options: TypeAlias = list[dict[str, Any]]
-"""What an optimizer's parameter groups say beside their parameters, group by group."""
+"""The entries of an optimizer's parameter groups other than the parameters, group by group."""
 
 _NOT_OPTIONS: Final = ("params", "param_names")
 
@@ -37,14 +37,14 @@ class PartialSteps:
         self._optimizer, self._stepping = optimizer, stepping
 
     def options(self) -> Options:
-        """Return the options of now."""
+        """Return the present options."""
         return [
             {key: copy.deepcopy(v) for key, v in group.items() if key not in _NOT_OPTIONS}
             for group in self._optimizer.param_groups
         ]
 
     def have_changed(self, since: Options) -> bool:
-        """Return whether the options are others than those of `since`."""
+        """Return whether the options differ from those of `since`."""
         groups = self._optimizer.param_groups
         return len(groups) != len(since) or any(
             _changed_key(before, group) is not None
@@ -53,13 +53,13 @@ class PartialSteps:
 
     @property
     def are_told(self) -> bool:
-        """Whether the user has asked to be told of every step: of whole ones."""
+        """Whether the user has hooks on the optimizer's steps, which must see whole steps."""
         return any(not isinstance(hook, BareSteps) for hook in all_step_hooks(self._optimizer))
 
     def step(self, members: Mapping[int, list[Tensor]], options: Options) -> None:
         """Step with `members`, by their groups' numbers, under `options`.
 
-        Raises `UsageError` for an optimizer that writes something else into its groups.
+        Raises `UsageError` for an optimizer that changes the options in its groups.
         """
         groups = [{**options[position], "params": members[position]} for position in members]
         before = [copy.deepcopy(options[position]) for position in members]
@@ -79,7 +79,7 @@ class PartialSteps:
 
 
 def _changed_key(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """Return an option that `after` has, and `before` has not or otherwise."""
+    """Return an option of `after` that `before` lacks or has another value for."""
     for key, value in after.items():
         if key not in _NOT_OPTIONS and not (key in before and _is_same(before[key], value)):
             return key

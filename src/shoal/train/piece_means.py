@@ -1,7 +1,7 @@
 """Means of a model among a group of workers, made and taken in piece by piece.
 
-Means lie beside the model until they are taken in. Whether all of a model is waited for at once or
-each piece in the next forward pass, the result has the same bits: a model is cut alike
+Means lie beside the model until they are taken in. Whether the whole model is waited for at once or
+each piece in the next forward pass, the result has the same bits: a model is cut the same way
 (`train.model_pieces`), or not at all where the cut makes no difference.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def sequence_of(mean: Mean, place: int, count: int) -> int:
-    """Return what names the part at `place`, of `count`, of a mean to all its members."""
+    """Return the number by which all members know the part at `place`, of `count`, of a mean."""
     epoch, number = mean.number
     return epoch << 32 | number * count + place
 
@@ -32,8 +32,7 @@ def sequence_of(mean: Mean, place: int, count: int) -> int:
 class PieceMeans:
     """One mean of a replica's model at a time: `open`, then `begin` and `take_in` for each piece.
 
-    What its members average meets on `channel`. `at_once` says that nobody takes in a piece by
-    itself.
+    Its members' messages meet on `channel`. `at_once` says that no piece is taken in by itself.
     """
 
     def __init__(self, replica: Replica, channel: int, *, at_once: bool) -> None:
@@ -72,7 +71,7 @@ class PieceMeans:
             raise
 
     def _await_all(self) -> None:
-        """Wait for what has begun of a mean that failed: others may have no more of it."""
+        """Wait for the parts of a failed mean that have begun: others may have begun no more."""
         for work in self._works.values():
             try:
                 work.wait()
@@ -89,7 +88,7 @@ class PieceMeans:
     def take_in_all(self) -> None:
         """Wait for all of the mean, that of state included, and let it be the model's.
 
-        After a failure nothing is under way, and what was there already is the mean.
+        After a failure nothing is under way, and the parts that were complete hold the mean.
         """
         try:
             self.take_in(self._works)

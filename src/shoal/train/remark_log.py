@@ -1,4 +1,4 @@
-"""Logs who is slow while training goes on, now and then, and only what is new."""
+"""Logs slow workers and links while training goes on, now and then, and only new remarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shoal.watch import Verdict
 
 INTERVAL_S: Final = 30.0
-"""The time between two looks; Ripples asks the group generator at each, and nobody reads faster."""
+"""The time between two looks: each asks the control plane, and nobody reads faster."""
 
 _Subject: TypeAlias = "tuple[str, int | None, int | None]"
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class RemarkLog:
-    """What has been said of a training's slow workers and ways."""
+    """The remarks logged about a training's slow workers and links."""
 
     def __init__(self, name: str, remarks: Callable[[], tuple[Verdict, ...]]) -> None:
         self._name, self.ask = name, remarks
@@ -28,13 +28,13 @@ class RemarkLog:
         self._said: set[_Subject] = set()
 
     def look(self) -> None:
-        """Say what is remarkable and was not at the last look, if it is time for a look."""
+        """Log the remarks that are new since the last look, if it is time for a look."""
         if time.monotonic() >= self._look_at and _log.isEnabledFor(logging.INFO):
             self._look_at = time.monotonic() + INTERVAL_S
             self._say(known=self._said)
 
     def close(self) -> None:
-        """Say all that is remarkable at the end of the training."""
+        """Log all remarks at the end of the training."""
         if _log.isEnabledFor(logging.INFO):
             self._say(known=set())
 

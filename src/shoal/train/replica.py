@@ -1,7 +1,7 @@
-"""One worker's copy of the model and its ways to the others: what a strategy works with.
+"""One worker's copy of the model and its connections to the others, which a strategy works with.
 
-Owns no decision. `Replica` bundles what is fixed for a run; `Stopwatch` accounts for the worker's
-time by kind and hands spans to the trace.
+Owns no decision. `Replica` bundles the objects of a training run; `Stopwatch` accounts for the
+worker's time by kind and hands spans to the trace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _nothing() -> None:
 class Stopwatch:
     """Adds up a worker's time by kind; every stretch also goes to the trace.
 
-    Those that are timed here are seen by torch's profiler as well, as "shoal:exchange" and so on.
+    Stretches timed here appear in torch's profiler as well, as "shoal:exchange" and so on.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Stopwatch:
         self.sink: TraceSink = NullSink() if sink is None else checked_sink(sink)
         self.total_ns = dict.fromkeys(SpanKind, 0)
         self.flight = flight or Flight()
-        """What is written if something goes wrong."""
+        """The flight recorder's data, written if something goes wrong."""
         self.group: tuple[int, ...] = ()
-        """The members of the last group, of which `reason` says why."""
+        """The members of the last group; `reason` says why they met."""
         self.reason = ""
 
     @contextmanager
@@ -68,13 +68,13 @@ class Stopwatch:
 
     @contextmanager
     def entered(self, kind: SpanKind, members: tuple[int, ...] = ()) -> Iterator[None]:
-        """Let it be known that this worker is blocked meanwhile; it is accounted afterwards."""
+        """Show that this worker is blocked during the body; its time is accounted afterwards."""
         self.flight.doing = Doing(str(kind), time.monotonic_ns(), members)
         try:
             with in_profile(f"shoal:{kind}"):
                 yield
         except (DeadlineExceeded, WorkerLost):
-            raise  # what it was blocked by then is what its record tells
+            raise  # its record then tells what it was blocked by
         except BaseException:
             self.flight.doing = None
             raise
@@ -118,11 +118,11 @@ class GroupSource(Protocol):
         ...
 
     def note_progress(self) -> None:
-        """Let it be known that this worker is not stuck."""
+        """Tell the control plane that this worker is not stuck."""
         ...
 
     def stuck_workers(self, seconds: float) -> list[int]:
-        """Return the workers that are alive and have not got on for so many `seconds`."""
+        """Return the workers that are alive and have made no progress for so many `seconds`."""
         ...
 
 
@@ -131,7 +131,7 @@ class Assigned(Protocol):
 
     @property
     def group_id(self) -> int:
-        """Names this group among all of the session's."""
+        """The number of this group among all of the session's."""
         ...
 
     @property
@@ -141,7 +141,7 @@ class Assigned(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why this group."""
+        """Why this group was formed."""
         ...
 
     @property
@@ -168,13 +168,13 @@ class Replica:
     groups: GroupSource
     facts: FactStore
     session: str
-    """Names this training run among those of the job; the same on every worker."""
+    """The name of this training run among those of the job; the same on every worker."""
 
     host: int
     """Index of the host this worker runs on."""
 
     member: Member
-    """This worker as a member of the job: it knows the view, and how one gives way to the next."""
+    """This worker as a member of the job: it knows the view, and carries out view changes."""
 
     seed: int
     """The same on every worker; it goes to the control plane in 64 bits."""
@@ -191,10 +191,10 @@ class Replica:
     """The context in which a strategy steps `optimizer` outside of its own `step`."""
 
     hand_on: Callable[[], None] = _nothing
-    """What gives newcomers of the view what they lack, if this worker is to; its executor's."""
+    """Gives newcomers of the view the state they lack, if this worker is a donor."""
 
     wire: str | None = None
-    """What a strategy that can round (`can_round`) sends floats as; None: as they are."""
+    """The type in which a strategy that can round (`can_round`) sends floats; None: their own."""
 
     samples: SampleCounts | None = None
     """The batches that this worker's steps use, if a sampler deals them out."""
@@ -203,7 +203,7 @@ class Replica:
     """The last checkpoint that this worker has begun to write."""
 
     num_hosts: int = 1
-    """The number of hosts that the training began on: newcomers of a job know it as well."""
+    """The number of hosts that the training began on; newcomers know it as well."""
 
     topology: Topology | None = None
     """The hosts in their racks, if workers have said so and stay to the end."""

@@ -1,7 +1,7 @@
 """The batches of this worker among those of the others, in a job whose members may change.
 
-Joins `samples`, which decides, to the membership: what was passed and what counts is said before a
-view changes, and what all have said is heard when it has. Knows no data set and no loader.
+Joins `samples`, which decides, to the membership: a member reports which batches it has passed and
+which count before a view changes, and hears all reports after it. Knows no data set and no loader.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 
 @final
 class SampleCounts:
-    """What `rank` takes, and what counts, of the samples that `rule` deals out in a training.
+    """The batches that `rank` takes, and those that count, as `rule` deals them out in a training.
 
-    `options` are what all workers have given alike, and `position` is where this one would begin. A
-    newcomer has nothing to take until it takes over what another has `handed_on`.
+    `options` are those that all workers must give alike, and `position` is where this one would
+    begin. A newcomer has no batches until it takes over the state that another has `handed_on`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SampleCounts:
         return self._own
 
     def begin(self) -> None:
-        """Begin where rank 0 does; collective, but for newcomers."""
+        """Begin at rank 0's position; collective among all but newcomers."""
         if self._own is None:
             return
         facts, name = self._session.facts, f"{self._training}/position"
@@ -94,16 +94,16 @@ class SampleCounts:
                 self._own.restart(ledger_of(begun, ledger.view, ledger.takers))
 
     def start(self) -> None:
-        """Tell the others what counts here, and hear it from them, where no sum says it."""
+        """Exchange counts of batches with the other workers, where no sum carries them."""
         if self._rule.is_even or self._session.world_size == 1:
             return
         self._told = ToldCounts(self, self._session.facts, self._training)
         self._told.start()
 
     def next_batch(self, number: int, last_epoch: int) -> Batch | None:
-        """Return a batch of this worker; None if it is of an epoch after the last.
+        """Return batch `number` of this worker; None if its epoch is after `last_epoch`.
 
-        Waits while the view changes: what is got then is of the next.
+        Waits while the view changes: the batch is then of the next view.
         """
         with self._member.changed:
             self._member.settled_view()
@@ -125,13 +125,13 @@ class SampleCounts:
         return batch
 
     def size(self, batch: Batch) -> int:
-        """Return how many samples of a batch are to be trained on."""
+        """Return how many samples of a batch are trained on; 0 if it only keeps step."""
         return length(batch.spans) if batch.counts else 0
 
     def measure(self, own_s: float) -> None:
         """Take note of a step that took `own_s` seconds of this worker's own time.
 
-        Every so often one worker has all agree anew on what each gets, if that is measured.
+        If shares are measured, one worker has all agree anew on them every so often.
         """
         if self._pace is None:
             return
@@ -141,39 +141,39 @@ class SampleCounts:
             self._session.control.refresh(_MEASURED)
 
     def weight(self, size: int, num_members: int) -> float:
-        """Return what the mean gradient of `size` samples weighs in the sum of so many members."""
+        """Return the weight of the mean gradient of `size` samples in a sum of `num_members`."""
         return size * (num_members if self._rule.is_global else 1) / self._rule.batch_size
 
     def count(self, number: int, view: int | None = None) -> None:
-        """Let the batches before `number` count; if a view is given, only while that lasts."""
+        """Count the batches before `number`; if a view is given, only while it lasts."""
         with self._member.changed:
             if view is None or (self._member.view.epoch == view and not self._member.is_fenced):
                 self.own.count(number)
 
     def count_all(self, ranks: Sequence[int], *, since: int | None = None) -> None:
-        """Let one more batch of each of `ranks` count, as a sum of the present view says.
+        """Count one more batch of each of `ranks`, as a sum of the present view says.
 
-        One that has come from another member is of an earlier view, whose epoch is `since`.
+        A sum that has come from another member is of an earlier view, whose epoch is `since`.
         """
         with self._member.changed:
             self.own.note_all(ranks, since=since)
 
     def state(self) -> tuple[int, tuple[int, ...], int]:
-        """Return the view's epoch, who has batches in it, and how many of this worker's count."""
+        """Return the view's epoch, the ranks with batches in it, and how many of its own count."""
         with self._member.changed:
             own = self.own
             ranks = {*own.deal.ledger.takers, *own.deal.ledger.held}
             return own.view, tuple(sorted(ranks)), own.counted[self.rank]
 
     def hear(self, view: int, counted: Mapping[int, int]) -> None:
-        """Take note of how many batches of others count in a view."""
+        """Take note of how many batches of other workers count in a view."""
         with self._member.changed:
             if self.own.view == view and not self._member.is_fenced:
                 for rank, number in counted.items():
                     self.own.note(rank, number)
 
     def report(self) -> dict[str, bytes]:
-        """Return what this worker has passed, and what it knows to count; see `Bookkeeper`."""
+        """Return which batches this worker has passed, and knows to count; see `Bookkeeper`."""
         if self._own is None:
             return {}
         speed = 0.0 if self._pace is None else self._pace.speed
@@ -183,7 +183,7 @@ class SampleCounts:
         """Go on in the view that is decided; see `Bookkeeper`."""
         if self._own is None or decision.view.epoch <= self._own.view:
             return
-        if self.rank in decision.newcomers:  # it gets what others have
+        if self.rank in decision.newcomers:  # it gets the others' state
             self._own = None
             return
         said = {rank: self._said(report) for rank, report in decision.reports.items()}
@@ -199,7 +199,7 @@ class SampleCounts:
             _log.info("%s: samples are divided by %s", self._training, shares)
 
     def _said(self, report: Report) -> Progress:
-        """Return what a member says; one that has not begun has done nothing in the first view."""
+        """Return a member's progress; a member that has not begun has none in the first view."""
         note = report.notes.get(self._note)
         if note is None:
             return Progress(self._first_view)
@@ -211,12 +211,12 @@ class SampleCounts:
         return f"{self._training}/samples"
 
     def handed_on(self) -> object:
-        """Return what a newcomer of the present view lacks."""
+        """Return the state that a newcomer of the present view lacks."""
         own = self.own
         return msgspec.to_builtins((own.deal.ledger, own.last, own.heard_by_newcomer()))
 
     def take_over(self, state: object) -> None:
-        """Go on from what another has `handed_on`."""
+        """Go on from the state that another worker has `handed_on`."""
         with self._member.changed:
             kind = tuple[Ledger, Change | None, dict[int, int]]
             self._own = OwnBatches(self.rank, self._rule, *msgspec.convert(state, kind))
@@ -227,18 +227,18 @@ class SampleCounts:
             return position_of(self.own.remaining())
 
     def say_goodbye(self) -> None:
-        """Have all heard what counts here before this worker leaves."""
+        """Let all workers hear which batches count here before this one leaves."""
         if self._told is not None:
             self._told.say_goodbye()
 
     def close(self) -> None:
-        """Tell no more, after a last time."""
+        """Exchange counts a last time, and no more."""
         if self._told is not None:
             self._told.close()
 
 
 def position_of(ledger: Ledger) -> dict[str, Any]:
-    """Return the part of a ledger that does not hang on who takes part, as plain values."""
+    """Return the part of a ledger that does not depend on its workers, as plain values."""
     pools = [[epoch, [list(span) for span in spans]] for epoch, spans in ledger.pools.items()]
     return {"pools": pools, "fresh": ledger.fresh}
 

@@ -1,8 +1,8 @@
 """Which tensors of a model lie in the same memory: tied weights, views of a parameter.
 
 Two `Parameter` objects may be one memory (`head.weight.data = embedding.weight.data`), and a buffer
-may be a view of a parameter. What is written to one is read from the other, so whoever moves one of
-them has to move both. Knows neither where they are moved to nor why.
+may be a view of a parameter. A value written to one is read from the other, so code that moves one
+of them has to move both. Knows neither where they are moved to nor why.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Stretch:
         return len(self.tensors) > 1
 
     def offset_of(self, tensor: Tensor) -> int:
-        """Return how many elements of its own size lie before `tensor`."""
+        """Return how many elements, of the size of its own, lie before `tensor` in the stretch."""
         return (tensor.data_ptr() - self.address) // tensor.element_size()
 
 
 def stretches_of(tensors: Iterable[Tensor]) -> list[Stretch]:
     """Return the stretches of memory that `tensors` lie in, in the order of their first tensors.
 
-    Those that overlap, directly or by way of others, are in one stretch. Tensors without elements,
-    or without memory of their own (sparse ones, for example), are left out.
+    Tensors that overlap, directly or by way of others, are in one stretch. Tensors without
+    elements, or without memory of their own (sparse ones, for example), are left out.
     """
     ordered = list({id(each): each for each in tensors}.values())
     spans = [(*span, index) for index, each in enumerate(ordered) if (span := _span(each))]
@@ -70,7 +70,7 @@ def tensors_of(model: nn.Module) -> Iterator[Tensor]:
 
 
 def without_views_of(parameters: Iterable[Tensor], tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return those of `tensors` that lie in no memory of `parameters`."""
+    """Return the `tensors` that share no memory with `parameters`."""
     owners, others = list(parameters), list(tensors)
     kept = {id(each) for each in owners}
     views = {
@@ -83,7 +83,7 @@ def without_views_of(parameters: Iterable[Tensor], tensors: Iterable[Tensor]) ->
 
 
 def _span(tensor: Tensor) -> tuple[str, int, int] | None:
-    """Return the device and the first and last address, past the end, of what `tensor` covers."""
+    """Return the device of `tensor`'s memory, its first address and the address past its end."""
     if tensor.layout != torch.strided or not tensor.numel() or tensor.is_meta:
         return None
     with unasked():  # looking needs no values

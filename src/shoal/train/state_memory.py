@@ -1,7 +1,7 @@
 """State on its way between workers: a tree of values taken apart into a skeleton and memory.
 
 The skeleton (names, shapes and plain values) is small; the tensors' bytes lie in memory that a
-transport sends piece by piece. Knows neither.
+transport sends piece by piece. Knows no transport.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGE_BYTES: Final = 1 << 20
-"""The bytes from which a tensor goes by itself."""
+"""The size from which a tensor is sent by itself."""
 _ALIGNED: Final = 16
-"""Small tensors begin at multiples of so many bytes, as every type wants it."""
+"""Small tensors begin at multiples of so many bytes, as every type needs."""
 
 
 def taken_apart(state: Any) -> tuple[Any, list[Tensor]]:
-    """Return a state with tensors that have no values, and those that have them, buffers last."""
+    """Return `state` with tensors without values, and the tensors with values, in order."""
     found: list[Tensor] = []
 
     def take_out(tensor: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def taken_apart(state: Any) -> tuple[Any, list[Tensor]]:
 
 
 def put_together(skeleton: Any, tensors: Sequence[Tensor]) -> Any:
-    """Return the state that has been taken apart."""
+    """Return the state that was taken apart into `skeleton` and `tensors`."""
     rest = iter(tensors)
     return mapped(skeleton, lambda _: next(rest).clone())
 
@@ -43,7 +43,7 @@ def put_together(skeleton: Any, tensors: Sequence[Tensor]) -> Any:
 def copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor], list[Tensor]]:
     """Return memory that has the values of `tensors`, and the tensors in it.
 
-    Large ones are copied if `all_of_them` are, or if they do not lie in host memory in order.
+    Large ones are copied only if `all_of_them` are, or if they are not contiguous in host memory.
     """
     memory, found = memory_for(tensors, None if all_of_them else bytes_of)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:
 
 
 def is_large(tensor: Tensor) -> bool:
-    """Return whether a tensor goes by itself."""
+    """Return whether a tensor is sent by itself."""
     return num_bytes(tensor) >= _LARGE_BYTES
 
 

@@ -1,7 +1,7 @@
-"""What this worker says of its training about once a second, to whoever looks at the job.
+"""Samples of this worker's training, about once a second, for those who watch the job.
 
 Owns where the figures of a torch replica come from: the stopwatch, the transport's counts, the loss
-that the script has told. When there is a sample is `watch.sampling`'s.
+that the script has told. `watch.sampling` decides when there is a sample.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StepSampler:
-    """Hands samples of a replica's training to `send`, which returns whether there was room."""
+    """Passes samples of a replica's training to `send`, which returns whether there was room."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class StepSampler:
             sketch = ModelSketch(replica.flat, replica.seed).take
         self._sampler = Sampler(course, replica.communicator.stats, send, sketch)
         self.listeners = self._sampler.listeners
-        """What else is called with each sample."""
+        """Functions that are called with each sample as well."""
         self._loss: float | torch.Tensor | None = None
         self._ended_ns = 0
         self._waited_ns = self._exchanged_ns = 0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class SumsExecutor(AbstractExecutor):
     """Averages gradients over all workers, with hooks on the parameters.
 
-    Raises `UsageError` for what takes no dense gradients.
+    Raises `UsageError` for an optimizer that takes no dense gradients.
     """
 
     def __init__(self, definition: AllReduce, replica: Replica) -> None:
@@ -83,7 +83,7 @@ class SumsExecutor(AbstractExecutor):
                 return decision
 
     def hand_on(self) -> None:
-        """Give newcomers of the view what they lack, with the buffers of the last border."""
+        """Give newcomers of the view the state they lack, with the buffers of the last border."""
         self._donor.hand_on(self, self._at_border)
 
     def _catch_up(self) -> None:
@@ -92,7 +92,7 @@ class SumsExecutor(AbstractExecutor):
             pass
 
     def begin(self) -> None:
-        """Note what all have alike before the first step."""
+        """Note the statistics, which all workers have alike before the first step."""
         super().begin()
         self._buckets.statistics.note_alike()
         self._note_border()
@@ -104,24 +104,24 @@ class SumsExecutor(AbstractExecutor):
                 kept.copy_(buffer)
 
     def report(self) -> int:
-        """Return the number of passes of which this worker has had all sums."""
+        """Return the number of passes for which this worker has received all sums."""
         return self._buckets.num_whole
 
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
-        """Go on in `view`, where all have the sums that one has."""
+        """Go on in `view`, where all workers have the sums that any of them has."""
         super().install(view, rounds)
         furthest = [rank for rank in sorted(rounds) if rounds[rank] == view.from_step]
         donor = furthest[0] if len(furthest) < len(rounds) else None
         self._buckets.go_on(view.from_step, donor)
 
     def take_batch(self) -> None:
-        """Leave it to the backward pass, whose gradients weigh as much as their batch."""
+        """Leave taking the batch to the backward pass: gradients weigh as much as their batch."""
 
     def check(self) -> None:
-        """Leave it to the end of the step's backward pass, which looks at more."""
+        """Leave checking to the end of the step's backward pass, which checks more."""
 
     def do(self, act: Act) -> object:
-        """Carry out one act; the gradients are averaged since backward."""
+        """Carry out one act; the averages of gradients have been under way since backward."""
         match act:
             case SumGradients(trains=True):
                 self._end_backward()
@@ -136,10 +136,10 @@ class SumsExecutor(AbstractExecutor):
         return None
 
     def _end_backward(self) -> None:
-        """See to it that there is a sum for this step's update.
+        """Make sure that there is a sum for this step's update.
 
-        Without a backward pass here (a batch that was left out) this worker takes part with nothing
-        to give, and its update is the others'.
+        Without a backward pass here (a batch that was left out) this worker adds nothing to the
+        sum, and makes the same update as the others.
         """
         if not self._buckets.end_step():
             self.settle()
@@ -160,7 +160,7 @@ class SumsExecutor(AbstractExecutor):
             self._layerwise.settle()
 
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
-        """Return the context in which the user's gradients are cleared: none under way is lost."""
+        """Return the context in which the user clears gradients: none under way is lost."""
         self._buckets.forget_failed_pass()
         if self._layerwise is None:
             return nullcontext()
@@ -183,20 +183,20 @@ class SumsExecutor(AbstractExecutor):
         self._buckets.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the course's state, and what gradients of low rank are continued from."""
+        """Return the course's state, and the state of the low-rank gradients."""
         return super().state_dict() | {
             "low_rank": [each.state_dict() for each in self._buckets.low_rank]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`; gradients of low rank begin anew if it knows nothing of them."""
+        """Continue from `state`; low-rank gradients begin anew if it holds nothing of them."""
         state = dict(state)
         for bucket, kept in zip(self._buckets.low_rank, state.pop("low_rank", ()), strict=False):
             bucket.load_state_dict(kept)
         super().load_state_dict(state)
 
     def _adopt(self, own_steps: int) -> None:
-        """Take over the model of whoever made most steps, if not all made as many."""
+        """Take over the model of the worker with the most steps, if the numbers differ."""
         communicator, buffers = self.replica.communicator, self.replica.flat.buffers
 
         def furthest(view: View) -> list[Tensor]:

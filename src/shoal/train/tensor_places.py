@@ -1,7 +1,7 @@
 """Memory that tensors of a model live in, and are taken back to when something has moved them out.
 
-`module.to(...)`, `tensor.data = ...`, `vector_to_parameters` and exchanges of weights for those of
-a moving average give tensors storage of their own, without a word to whoever counts on the old one.
+`module.to(...)`, `tensor.data = ...`, `vector_to_parameters` and swaps of weights for those of a
+moving average give tensors storage of their own, without telling users of the old storage.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor and the one-dimensional memory that it is to live in."""
+    """A tensor and the one-dimensional memory that it should live in."""
 
     owner: Tensor
     memory: Tensor
     address: int
-    """The address at which its first element is to be."""
+    """The address at which its first element should be."""
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
-    """Size, strides and offset in `memory`, where others lie in it too; None: it fills it alone."""
+    """Size, strides and offset in `memory` if other tensors share it; None: it fills it alone."""
 
     def move_in(self) -> None:
         """Let the owner live here, with its values and, if it is dense, its strides."""
@@ -41,10 +41,10 @@ class _Place:
 
 
 class TensorPlaces:
-    """Tensors and the pieces of memory that they are to lie in.
+    """Tensors and the pieces of memory that they should lie in.
 
     Each piece is a storage of its own to torch, though they may lie side by side: so a file of one
-    tensor holds that tensor and no more, and nobody takes two of them for tied.
+    tensor holds that tensor and no more, and no two of them are taken for tied.
     """
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class TensorPlaces:
 
     @property
     def are_kept(self) -> bool:
-        """Whether all tensors live where they are to."""
+        """Whether all tensors live in their places."""
         with unasked():  # looking needs no values
             return all(place.owner.data_ptr() == place.address for place in self._places)
 
     def take_back(self) -> None:
-        """Let those that live elsewhere live in their places again, with their values.
+        """Move tensors that live elsewhere back to their places, with their values.
 
-        Raises `UsageError` for those of another type or on another device.
+        Raises `UsageError` for tensors of another type or on another device.
         """
         with torch.no_grad():
             for place in self._places:
@@ -94,7 +94,7 @@ class TensorPlaces:
 
 
 def _as_own_storage(memory: Tensor) -> Tensor:
-    """Return `memory` as what torch takes for a storage of its own; it is the same memory."""
+    """Return `memory` as a tensor that has a storage of its own to torch; no copy is made."""
     own: Tensor = torch.from_dlpack(memory)  # type: ignore[attr-defined]  # torch's own omission
     return own
 

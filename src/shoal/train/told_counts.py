@@ -1,8 +1,9 @@
 """Has workers tell each other which of their batches count, where no sum of gradients says it.
 
-Where parameters are averaged a worker's steps are its own. What of them the others have is told
-over the control plane, several times a second and beside training: not in every step, which that
-would slow down. What a worker has not told before it is lost does not count.
+Where parameters are averaged a worker's steps are its own. Workers publish over the control plane
+how many of their batches other workers have the effect of, several times a second and beside
+training: in every step it would slow training down. Batches that a worker has not told of before it
+is lost do not count.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from shoal.train.sample_counts import SampleCounts
 
 PERIOD_S: Final = 0.2
-"""The seconds between two times that a worker tells, and hears of the others."""
+"""The seconds between two exchanges of a worker's count with the others'."""
 
 
 @final
 class ToldCounts:
-    """A thread that tells what counts in `samples` and lets it hear what others have told."""
+    """A thread that publishes the count of `samples` and passes it the other workers' counts."""
 
     def __init__(self, samples: SampleCounts, facts: ControlFacts, training: str) -> None:
         self._samples, self._facts, self._training = samples, facts, training
@@ -32,16 +33,16 @@ class ToldCounts:
         self._last = (-1, -1)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Begin to exchange counts."""
         self._thread.start()
 
     def close(self) -> None:
-        """Tell a last time, and return when that is done."""
+        """Exchange counts a last time, and return when that is done."""
         self._closed.set()
         self._thread.join()
 
     def say_goodbye(self) -> None:
-        """Tell a last time, and return when all that live have heard it."""
+        """Exchange counts a last time, and return when all live workers have read them."""
         self.close()
         threading.Event().wait(2 * PERIOD_S)
 

@@ -1,8 +1,8 @@
 """Writes each training's spans into the folder that SHOAL_TRACE names, for `shoal report`.
 
-Owns the file: a line of JSON that says what it is of (`trace.TracedWorker`), and one for each span.
-Each process of each worker has its own, so that nobody waits for anybody, and what was written of
-one that dies stays. `jobs.traced_folder` reads them.
+Owns the file: a line of JSON about the worker (`trace.TracedWorker`), and one for each span. Each
+process of each worker has its own file, so that none waits for another, and the file of a process
+that dies stays. `jobs.traced_folder` reads them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VARIABLE: Final = "SHOAL_TRACE"
 MOST_BYTES: Final = 256 << 20
 """The size of a file at which it ends: about two million spans."""
 FLUSH_NS: Final = NANOSECONDS_PER_SECOND
-"""The time between two writes: what a worker that is killed has not written yet."""
+"""The time between two writes: a worker that is killed loses the spans of so long at most."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 def traced_worker(
     session: Session, training: str, strategy: AbstractDefinition, model: nn.Module, seed: int
 ) -> TracedWorker:
-    """Return what a trace says that it is of."""
+    """Return the description of the worker that a trace begins with."""
     return TracedWorker(
         job=session.mark,
         training=training,
@@ -66,9 +66,9 @@ def sink_of(
     about: Callable[[], TracedWorker],
     environment: Mapping[str, str] = os.environ,
 ) -> TraceSink:
-    """Return what takes the spans of a training: the folder, if there is one, and what was given.
+    """Return the sink of a training's spans: the folder, if there is one, and the sink given.
 
-    Raises `UsageError` if what was given takes no spans, `ResourceError` if the folder cannot be
+    Raises `UsageError` if the object given takes no spans, `ResourceError` if the folder cannot be
     written to.
     """
     sink: TraceSink = NullSink() if given is None else checked_sink(given)
@@ -77,9 +77,9 @@ def sink_of(
 
 
 class TraceFile:
-    """The file of one worker's training; what comes is handed on to `beside`, too.
+    """The file of one worker's training; spans and samples are handed on to `beside`, too.
 
-    Spans may come from several threads. Raises `ResourceError` if it cannot be made.
+    Spans may come from several threads. Raises `ResourceError` if the file cannot be made.
     """
 
     def __init__(self, folder: Path, about: TracedWorker, beside: TraceSink) -> None:
@@ -121,7 +121,7 @@ class TraceFile:
         self._beside.sample(sample)
 
     def close(self) -> None:
-        """Write what has not been written, and nothing more. Safe to repeat."""
+        """Write the spans not written yet, and take no more. Safe to repeat."""
         with self._lock:
             self._end()
 
@@ -135,7 +135,7 @@ class TraceFile:
             self._file.write(line + b"\n")
 
     def _end(self, why: str = "") -> None:
-        """Let the file be; a training does not end because its trace does."""
+        """Close the file; a training does not end because its trace does."""
         file, self._file = self._file, None
         if why:
             _log.warning("the trace in %s goes no further: %s", self.path, why)

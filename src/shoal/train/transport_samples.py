@@ -1,4 +1,4 @@
-"""What the transport did in each step of a worker, for the trace."""
+"""Samples of the transport's work in each step of a worker, for the trace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class TransportSampler:
-    """Hands the trace a sample per step, if it wants any and the transport tells what it does."""
+    """Hands the trace a sample per step, if the trace wants any and the transport has counts."""
 
     def __init__(self, communicator: Communicator, stopwatch: Stopwatch) -> None:
         self._communicator, self._stopwatch = communicator, stopwatch
         self._last = communicator.stats() if stopwatch.sink.wants_samples else None
 
     def end_step(self) -> None:
-        """Sample what was done since the last call."""
+        """Sample what the transport has done since the last call."""
         if self._last is None:
             return
         stats = self._communicator.stats()

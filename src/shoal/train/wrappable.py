@@ -1,7 +1,7 @@
-"""What `DistributedOptimizer` takes: a model and an optimizer that nobody else synchronizes.
+"""`DistributedOptimizer` takes only a model and an optimizer that nothing else synchronizes.
 
 DistributedDataParallel and FSDP average gradients themselves. Beside a strategy they would divide
-them twice, or make every worker wait for the slowest, and nobody would notice. Owns these refusals.
+gradients twice, or make every worker wait for the slowest, unnoticed. Owns these refusals.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SoleSynchronizer:
         self._is_settled = False
 
     def check(self) -> None:
-        """Raise `UsageError` if something has, at the first call."""
+        """Raise `UsageError`, at the first call, if something else synchronizes the model."""
         if not self._is_settled:
             _check_nothing_else_synchronizes(self._model)
             self._is_settled = True
@@ -108,7 +108,7 @@ _SHARDED: Final = (
 def _is_of(thing: object, name: str) -> bool:
     """Return whether a class of torch of this `name` is among those of `thing`.
 
-    By name: importing them takes a while, and whoever uses them has.
+    By name: importing the classes takes a while, and a user of them has imported them.
     """
     return any(kind.__name__ == name for kind in _classes(thing))
 

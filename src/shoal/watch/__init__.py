@@ -1,4 +1,4 @@
-"""What a job shows of itself: who is slow, which way loses packets, metrics."""
+"""A job's view of itself: slow workers, links that lose packets, metrics."""
 
 from shoal.faces import face
 

@@ -1,4 +1,4 @@
-"""Where a job is shown: an address of this machine, as `shoal.init(watch=...)` is given it."""
+"""The address of this machine at which a job is shown, as given to `shoal.init(watch=...)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST_PORT: Final = 65535
 
 
 class WatchAddress(msgspec.Struct, frozen=True):
-    """An address at which a job is shown; port 0 is any that is free."""
+    """An address at which a job is shown; port 0 is any free one."""
 
     host: str
     port: int
@@ -33,10 +33,10 @@ class WatchAddress(msgspec.Struct, frozen=True):
 
 
 def watch_address(asked: str | int | None, environment: Mapping[str, str]) -> WatchAddress | None:
-    """Return where a job is to be shown: what is `asked` for, else what SHOAL_WATCH says.
+    """Return the address at which to show a job: the one `asked` for, else SHOAL_WATCH's.
 
     A port alone (8265 or ":8265") is one of 127.0.0.1. None, and an empty text: nowhere. Raises
-    `UsageError` for what is no address.
+    `UsageError` for an invalid address.
     """
     name = "watch" if asked is not None else WATCH_VARIABLE
     text = str(environment.get(WATCH_VARIABLE, "") if asked is None else asked).strip()

@@ -1,7 +1,7 @@
-"""A job's training as Prometheus reads it, from a snapshot: over every carrier, without a package.
+"""A job's metrics for Prometheus, from a snapshot: over every carrier, without a package.
 
 Owns the names of these metrics and their text form. Names and units follow Prometheus' conventions.
-A worker has at most 40 series; links have none here (`metrics` serves what a transport counts).
+A worker has at most 40 series; links have none here (`metrics` serves a transport's counts).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from shoal.watch.snapshot import ShownWorker, Snapshot
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The type of content."""
+"""The content type of the text format."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OfWorkers:
-    """A metric that each worker has, or has not."""
+    """A metric of each worker that has a value for it."""
 
     name: str
     kind: str

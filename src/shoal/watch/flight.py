@@ -1,7 +1,7 @@
-"""What a worker did last: some thousand events in memory, and the file that they are written to.
+"""A worker's last events: some thousand in memory, and the record of them for a file.
 
-Owns the ring and the record's fields. Knows no clock and no folder: whoever notes something says
-when it was (nanoseconds on the worker's monotonic clock), and whoever writes it knows where.
+Owns the ring and the record's fields. Knows no clock and no folder: callers give an event's times
+(nanoseconds on the worker's monotonic clock), and the writer knows the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_EVENTS: Final = 4096
 FORMAT: Final = 1
-"""The version of records: it goes up when what is in them means something else."""
+"""The version of records: it goes up when the meaning of their fields changes."""
 
 STEP: Final = "step"
 EXCHANGE: Final = "exchange"
@@ -32,17 +32,17 @@ class FlightEvent(msgspec.Struct, frozen=True, array_like=True):
     """One word: step, wait, exchange, compute, view or error."""
 
     step: int
-    """The steps that it had behind it."""
+    """The number of steps that the worker had made."""
 
     members: tuple[int, ...]
-    """The group that it was about, if any."""
+    """The group of the event, if any."""
 
     text: str
-    """Why that group, or what has happened."""
+    """Why that group was formed, or what has happened."""
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """What a worker was blocked by when its record was written."""
+    """The operation that blocks a worker, or blocked it when its record was written."""
 
     kind: str
     since_ns: int
@@ -54,50 +54,50 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     version: str
-    """Shoal's."""
+    """Shoal's version."""
 
     rank: int
     members: tuple[int, ...]
-    """The workers of its view."""
+    """The members of the worker's view."""
 
     host: str
     pid: int
     why: str
-    """Why it was written, in a sentence."""
+    """Why the record was written, in a sentence."""
 
     is_own_fault: bool = False
     """Whether this worker failed by itself, not because of another one."""
 
     blames: int | None = None
-    """The rank that is lost, where another one is."""
+    """The lost rank, if another worker's loss is to blame."""
 
     at_ns: int
-    """The time at which it was written, on the clock of its events."""
+    """The time at which the record was written, on the clock of its events."""
 
     date_s: float
     """The same in seconds since 1970."""
 
     step: int
-    """The steps that it had behind it."""
+    """The number of steps that the worker had made."""
 
     doing: Doing | None
-    """What it was blocked by; None if it did its own work."""
+    """The operation that blocked the worker; None if it did its own work."""
 
     events: tuple[FlightEvent, ...]
-    """Oldest first."""
+    """The last events, oldest first."""
 
 
 class Flight:
-    """The last events of a worker, and what it is blocked by. For the training thread to note."""
+    """The last events of a worker, and its blocking operation. The training thread notes them."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[int, int, str, int, tuple[int, ...], str]] = deque(
             maxlen=MOST_EVENTS
         )
         self.doing: Doing | None = None
-        """What it is blocked by now."""
+        """The operation that blocks the worker now; None if it does its own work."""
         self.step = 0
-        """The steps that it has behind it."""
+        """The number of steps that the worker has made."""
 
     def note(
         self,
@@ -111,14 +111,14 @@ class Flight:
         self._events.append((start_ns, end_ns, kind, self.step, members, text))
 
     def end_step(self, step: int, start_ns: int, end_ns: int) -> None:
-        """Keep that a step has ended, with which it has `step` behind it."""
+        """Keep the end of a step, with which the worker has made `step` steps."""
         self.note(STEP, start_ns, end_ns)
         self.step = step
 
     def events(self) -> Sequence[FlightEvent]:
-        """Return what is kept, oldest first; from any thread."""
+        """Return the events that are kept, oldest first; from any thread."""
         while True:
             try:
                 return [FlightEvent(*each) for each in self._events]
-            except RuntimeError:  # it was noted something meanwhile
+            except RuntimeError:  # an event was noted meanwhile
                 continue

@@ -1,7 +1,7 @@
-"""Who was late where: what the records of all workers say together when a job went wrong. Pure.
+"""Which worker was late, and where: the finding from all workers' records of a failed job. Pure.
 
 Workers in lock step that hang are at the same step; the one that is to blame is not in the exchange
-that the others wait in, or has left no record. Clocks of machines are only used for the picture.
+that the others wait in, or has left no record. Machines' clocks are only used for the timeline.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from shoal.watch.flight import FlightEvent, FlightRecord
 
 LEAST_STEPS: Final = 10
-"""The steps that all must have made for the usual speed of workers to be compared."""
+"""The number of steps that all must have made for workers' usual speeds to be compared."""
 LATELY: Final = 3
-"""The last steps of a late worker that are looked at for what took so long."""
+"""The number of a late worker's last steps that are searched for the longest."""
 PICTURE_S: Final = 10.0
-"""The seconds before the end that the picture shows at most."""
+"""The most seconds before the end that the timeline shows."""
 
 
 class Finding(NamedTuple):
-    """What became of a job, in sentences, and who is to blame if that is known."""
+    """The account of what became of a job, in sentences, and the ranks to blame, if known."""
 
     sentences: tuple[str, ...]
     culprits: tuple[int, ...]
 
 
 def autopsy(records: Iterable[FlightRecord]) -> Finding:
-    """Return what the records of one job's workers, of which there are some, say together."""
+    """Return the finding from the records of one job's workers; there must be at least one."""
     by_rank = {record.rank: record for record in records}
     newest = max(by_rank.values(), key=lambda record: record.date_s)
     blamed = {record.blames for record in by_rank.values() if record.blames is not None}
@@ -47,7 +47,7 @@ def autopsy(records: Iterable[FlightRecord]) -> Finding:
 
 
 def _failed(by_rank: Mapping[int, FlightRecord]) -> Finding | None:
-    """Return who has failed by itself."""
+    """Return the worker that has failed by itself, if any."""
     failed = [each for each in by_rank.values() if each.is_own_fault]
     if not failed:
         return None
@@ -60,7 +60,7 @@ def _failed(by_rank: Mapping[int, FlightRecord]) -> Finding | None:
 
 
 def _absent(missing: Sequence[int], by_rank: Mapping[int, FlightRecord]) -> Finding | None:
-    """Return who has left no record, so that its process was killed or its machine is gone."""
+    """Return the workers without a record: their processes were killed or machines are gone."""
     if not missing:
         return None
     step = max(record.step for record in by_rank.values()) + 1
@@ -73,7 +73,7 @@ def _absent(missing: Sequence[int], by_rank: Mapping[int, FlightRecord]) -> Find
 
 
 def _late(by_rank: Mapping[int, FlightRecord]) -> Finding:
-    """Return who was behind all others, or did not come to what the others waited in."""
+    """Return the workers behind all others, or missing from the operation that the others await."""
     least = min(record.step for record in by_rank.values())
     behind = [rank for rank, record in by_rank.items() if record.step == least]
     absent = [rank for rank in behind if by_rank[rank].doing is None]
@@ -99,7 +99,7 @@ def _late(by_rank: Mapping[int, FlightRecord]) -> Finding:
 
 
 def _own_work(by_rank: Mapping[int, FlightRecord], ranks: Sequence[int]) -> str:
-    """Return the longest that one of `ranks`, which are not blocked, was at its own work lately."""
+    """Return, in words, the longest recent own work of one of `ranks`, which are not blocked."""
     took: list[tuple[float, int]] = []
     for record in (by_rank[rank] for rank in ranks):
         ended_ns = [event.end_ns for event in record.events if event.kind != "error"]
@@ -111,7 +111,7 @@ def _own_work(by_rank: Mapping[int, FlightRecord], ranks: Sequence[int]) -> str:
 
 
 def _others(by_rank: Mapping[int, FlightRecord], culprits: Sequence[int]) -> str:
-    """Return a sentence about who waited meanwhile, for how long."""
+    """Return a sentence about the workers that waited meanwhile, and for how long."""
     waits = {
         rank: record.at_ns - record.doing.since_ns
         for rank, record in by_rank.items()
@@ -124,7 +124,7 @@ def _others(by_rank: Mapping[int, FlightRecord], culprits: Sequence[int]) -> str
 
 
 def _usually_late(by_rank: Mapping[int, FlightRecord]) -> list[str]:
-    """Return who was slow in the steps before, by the own time of the steps that all have made."""
+    """Return a sentence if a worker was slow before, by own times of the steps all have made."""
     own_ms = {rank: own_times_ms(record.events) for rank, record in by_rank.items()}
     common = set.intersection(*(set(each) for each in own_ms.values()))
     if len(own_ms) < 2 or len(common) < LEAST_STEPS:
@@ -143,7 +143,7 @@ def _usually_late(by_rank: Mapping[int, FlightRecord]) -> list[str]:
 
 
 def own_times_ms(events: Iterable[FlightEvent]) -> dict[int, float]:
-    """Return the own time of each step that is told of whole, by its number from 0."""
+    """Return the own time of each step that is recorded whole, by its number from 0."""
     blocked_ns: defaultdict[int, int] = defaultdict(int)
     own: dict[int, float] = {}
     for event in events:
@@ -155,9 +155,9 @@ def own_times_ms(events: Iterable[FlightEvent]) -> dict[int, float]:
 
 
 def timeline(records: Sequence[FlightRecord], width: int) -> list[tuple[int, str]]:
-    """Return a row of `width` characters for each rank: what it did until the last record.
+    """Return a row of `width` characters for each rank: its activity until the last record.
 
-    "#" is own work, "." waiting, "=" an exchange, " " a time before what is kept or after the
+    "#" is own work, "." waiting, "=" an exchange, " " a time before the first event or after the
     record was written.
     """
     end_s = max(record.date_s for record in records)

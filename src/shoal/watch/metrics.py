@@ -1,8 +1,8 @@
-"""What the transport does, served to Prometheus over HTTP.
+"""The transport's metrics, served to Prometheus over HTTP.
 
 Owns the names of the metrics and when they are served; `prometheus_client` (an extra) owns the
-format and the server. Every scrape takes a snapshot of its own, so nothing is kept up to date that
-nobody reads. Names and units follow Prometheus' conventions; every sample bears the rank.
+format and the server. Every scrape takes a snapshot of its own, so no figures are kept up to date
+without a reader. Names and units follow Prometheus' conventions; every sample bears the rank.
 
 | variable | meaning | default |
 | --- | --- | --- |
@@ -30,21 +30,21 @@ LARGEST_PORT: Final = 65535
 _PEERS: Final = "peers"
 
 Labelled = Iterable[tuple[tuple[str, ...], float]]
-"""Values of further labels, and a figure."""
+"""Figures, each with its values of further labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric of each peer; `labels` are those beyond `rank` and `peer`."""
+    """A metric of each peer; `labels` are its labels beyond `rank` and `peer`."""
 
     name: str
     text: str
     values: Callable[[Traffic], Labelled]
     labels: tuple[str, ...] = ()
     counts: bool = True
-    """Whether it only grows."""
+    """Whether the metric only grows."""
     is_detail: bool = False
-    """Whether all peers together have no such figure, or it is another one's by class."""
+    """Whether the figure exists only by peer, or splits another metric by class."""
 
 
 def _field(name: str) -> Callable[[Traffic], Labelled]:
@@ -317,9 +317,9 @@ def require_client() -> None:
 class MetricsServer:
     """Serves what `read` returns at http://`bind`:`port`/metrics until it is closed.
 
-    All peers together, unless it is asked for `by_peer`: those are up to 80 series for each.
+    Serves all peers together, unless asked for metrics `by_peer`: up to 80 series for each.
 
-    Raises `UsageError` without `prometheus_client`, `ResourceError` if the port cannot be had.
+    Raises `UsageError` without `prometheus_client`, `ResourceError` if the port cannot be bound.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class MetricsServer:
 def serve_if_asked(engine: UdpEngine, environment: Mapping[str, str] | None = None) -> None:
     """Serve the metrics of a started engine until it is closed, if the environment asks for it.
 
-    Raises `UsageError` for a port that is none, and what `MetricsServer` raises.
+    Raises `UsageError` for an invalid port, and the errors of `MetricsServer`.
     """
     given = os.environ if environment is None else environment
     text = given.get("SHOAL_METRICS_PORT")

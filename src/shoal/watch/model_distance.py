@@ -1,12 +1,12 @@
-"""How far the workers' models are apart, told from short sketches of them. Pure.
+"""How far the workers' models are apart, estimated from short sketches of them. Pure.
 
 A sketch is a random linear map of a model to a few numbers that keeps lengths, and so the distances
 between models: a count sketch (Charikar, Chen and Farach-Colton, ICALP 2002). All workers use the
 same map (`train.model_sketch`). The consensus distance is the root mean square distance of the
 models from their mean (glossary).
 
-Owns which sketches are compared: those of one step where all make the same steps, else those of a
-few seconds, in which the models move, too.
+Owns the choice of sketches to compare: sketches of one step where all make the same steps, else
+sketches of a few seconds, in which the models move, too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 KEPT: Final = 300
 """The distances that are kept, for their curve."""
 WINDOW_S: Final = 4.0
-"""The seconds whose sketches are compared where workers make steps of their own."""
+"""The seconds whose sketches are compared where workers are not in lock step."""
 _ROUNDING: Final = 1e-6
-"""A share of the models' length that may be the rounding of sketches: equal models have it."""
+"""The share of the models' length that rounding of sketches may make between equal models."""
 
 
 class DistancePoint(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +39,7 @@ class DistancePoint(msgspec.Struct, frozen=True, array_like=True):
     """The consensus distance."""
 
     length: float
-    """The length of the models' mean, which says whether that is far."""
+    """The length of the models' mean, to compare the distance with."""
 
 
 class Distances:
@@ -49,11 +49,11 @@ class Distances:
         self.training = training
         self.points = deque(points, KEPT)
         self._key = -1
-        """What the sketches that come now have alike: their step, or the seconds."""
+        """The step, or the window of seconds, that the present sketches have in common."""
         self._at_s, self._step = 0.0, 0
         self._sketches: dict[int, bytes] = {}
         self._tellers: set[int] = set()
-        """The workers that have told anything with the sketches before."""
+        """The workers whose sketches were in the previous comparison."""
 
     def take(self, rank: int, sample: WorkerSample, now_s: float) -> None:
         """Take in a sample of worker `rank`; others of the same moment may come later."""
@@ -67,7 +67,7 @@ class Distances:
         self._sketches[rank] = sample.sketch
 
     def _compare(self) -> None:
-        """Note the distance of the models whose sketches have come, if those are most."""
+        """Note the distance of the models whose sketches have come, if they are most models."""
         tellers, self._tellers = self._tellers, set(self._sketches)
         if len(self._sketches) < 2 or 2 * len(self._sketches) <= len(tellers):
             return
@@ -79,7 +79,8 @@ class Distances:
 def consensus_distance(sketches: Collection[bytes]) -> tuple[float, float]:
     """Return the consensus distance of models, and the length of their mean, from their sketches.
 
-    A sketch is float32 numbers in the machine's byte order. Both are NaN for bytes that are none.
+    A sketch is float32 numbers in the machine's byte order. Both are NaN for bytes that are no
+    sketches of one length.
     """
     lengths = {len(each) for each in sketches}
     if len(lengths) != 1 or max(lengths) % np.float32().itemsize:

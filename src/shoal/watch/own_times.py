@@ -1,8 +1,8 @@
-"""Who is slow: the worker whose own time is long, not those who wait for it. Pure.
+"""The slow workers: those whose own time is long, not those that wait for them. Pure.
 
-In lock step all are as slow as the slowest, and those who wait show it most. What tells is what a
-worker's steps take without waits and exchanges. It stands out only if most of its samples lie above
-those of the others, so that one slow second is nobody's fault.
+In lock step all workers are as slow as the slowest, and the waiting ones show it most. So workers
+are compared by the time of their steps without waits and exchanges. A worker stands out only if
+most of its samples lie above the others', so that one slow second does not count.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from shoal.watch.worker_sample import WorkerSample
 
 SLOW: Final = 1.15
-"""Times the others' own time, from which on a worker may be called slow."""
+"""The multiple of the others' own time from which on a worker may be called slow."""
 LEAST_COST: Final = 0.03
-"""The share of a step that a worker must cost the others who wait for it."""
+"""The share of a step that a slow worker must cost the others that wait for it."""
 _MOST: Final = 0.75
-"""The share of samples that must lie above as large a share of the others'."""
+"""The share of a worker's samples that must lie above this share of the others' samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What the samples of one worker say, of which there are some."""
+    """The figures of one worker's samples, of which there is at least one."""
 
     samples: Sequence[WorkerSample]
 
     @property
     def is_lock_step(self) -> bool:
-        """Whether all make the same steps together."""
+        """Whether all workers make the same steps together."""
         return self.samples[-1].is_lock_step
 
     @property
@@ -54,11 +54,11 @@ class Worker:
 
     @property
     def blocked_ms(self) -> float:
-        """The mean time of a step in which it was blocked, in milliseconds."""
+        """The mean time per step in which the worker was blocked, in milliseconds."""
         return self.mean_ms(lambda each: each.wait_s + each.exchange_s)
 
     def mean_ms(self, seconds_of: Callable[[WorkerSample], float]) -> float:
-        """Return what a step had of some time on average, in milliseconds."""
+        """Return the mean per step of a sample's time, in milliseconds."""
         steps = sum(each.num_steps for each in self.samples)
         return 1000 * sum(map(seconds_of, self.samples)) / steps
 
@@ -85,9 +85,9 @@ def slow_workers(workers: Mapping[int, Worker]) -> list[Verdict]:
 
 
 def _cost_ms(own_ms: float, slowest_ms: float, others: Mapping[int, Worker]) -> float:
-    """Return what others would gain at most if a worker were as fast as the slowest of them.
+    """Return the most that others would gain if a worker were as fast as the slowest of them.
 
-    They cannot gain more than what they are blocked for.
+    They cannot gain more than the time for which they are blocked.
     """
     blocked_ms = statistics.median(each.blocked_ms for each in others.values())
     return max(0.0, min(own_ms - slowest_ms, blocked_ms))

@@ -1,8 +1,8 @@
-"""Shows a job in a browser: one static page, and what is on it, from the control plane's process.
+"""Shows a job in a browser: one static page, and its data, from the control plane's process.
 
-Owns the HTTP server and its bounds: so many viewers, each in a thread of its own, and one that does
-not take what it is sent is dropped. Decides nothing about what is shown: whoever has it publishes
-it, and makes it only while somebody looks (`wants`).
+Owns the HTTP server and its bounds: so many viewers, each in a thread of its own, and a viewer that
+does not read its data is dropped. Does not decide what is shown: the control plane publishes
+snapshots, and makes them only while somebody looks (`wants`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_VIEWERS: Final = 32
-"""Connections that are served at once; one more is told so and closed."""
+"""The most connections that are served at once; one more gets an error and is closed."""
 PATIENCE_S: Final = 5.0
-"""How long a viewer may take to say what it wants, or to take what it is sent."""
+"""How long a viewer may take to send its request, or to read the answer."""
 _FRESH_S: Final = 2.0
-"""How long a request waits for a snapshot that is made for it."""
+"""How long a request waits for a fresh snapshot."""
 _INTERVAL_S: Final = 1.0
 """The time between two snapshots."""
 _POLL_S: Final = 0.1
-"""The time between two looks whether to stop serving."""
+"""The time between two checks whether to stop serving."""
 _PAGE: Final = Path(__file__).with_name("page.html")
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
@@ -51,11 +51,11 @@ _FULL: Final = (
     b"Too many look at this job already: close another page.\n"
 )
 _HASTE_S: Final = 0.2
-"""How long one that finds no place may take to hear so: others wait for that."""
+"""How long a viewer that is turned away may take to read why: others wait meanwhile."""
 
 
 class PageServer:
-    """Serves the page at `address` until it is closed. Raises `ResourceError` if it cannot be had.
+    """Serves the page at `address` until closed. Raises `ResourceError` if it cannot be bound.
 
     `/` is the page, `/snapshot` the latest snapshot as JSON, `/events` a stream of them, `/metrics`
     the same for Prometheus.
@@ -65,7 +65,7 @@ class PageServer:
         self._changed = threading.Condition()
         self._shown = _Shown(bytes)
         self.number = 0
-        """How many snapshots have been published."""
+        """The number of snapshots published so far."""
         self._num_waiting = 0
         self._made_s = 0.0
         self._is_closed = False
@@ -103,7 +103,7 @@ class PageServer:
     def next(self, after: int, patience_s: float) -> tuple[int, bytes]:
         """Return a snapshot newer than number `after`, waiting for it, and its number.
 
-        After `patience_s` it is the last one there is, or nothing.
+        After `patience_s` it is the last one that there is, or empty.
         """
         with self._changed:
             self._num_waiting += 1
@@ -117,7 +117,7 @@ class PageServer:
         return number, shown.content()
 
     def latest(self) -> bytes:
-        """Return a snapshot that is not old, waiting for one if need be; else the last there is."""
+        """Return a fresh snapshot, waiting for one if need be; else the last that there is."""
         age_s = time.monotonic() - self._made_s
         return self.next(self.number - (age_s < _INTERVAL_S), _FRESH_S)[1]
 
@@ -144,7 +144,7 @@ class _Shown:
         self._content: bytes | None = None
 
     def content(self) -> bytes:
-        """Return it as JSON; nothing if nothing has been published."""
+        """Return the snapshot as JSON; empty if none has been published."""
         with self._lock:
             if self._content is None:
                 self._content = self._make()
@@ -152,7 +152,7 @@ class _Shown:
 
 
 class _Server(ThreadingHTTPServer):
-    """Gives each of its viewers a thread, as long as there is a place."""
+    """Gives each viewer a thread, as long as there are free places."""
 
     daemon_threads = True
     block_on_close = False
@@ -167,13 +167,13 @@ class _Server(ThreadingHTTPServer):
         super().__init__((address.host, address.port), _Viewer)
 
     def server_bind(self) -> None:
-        """Bind, without a look at what names this machine has: that may take seconds."""
+        """Bind, without looking up this machine's names: that may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection if there is a place; else say so, and close it."""
+        """Serve a connection if there is a free place; else say so, and close it."""
         if not self._places.acquire(blocking=False):
             with suppress(OSError):
                 request.settimeout(_HASTE_S)
@@ -187,14 +187,14 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve it, and give its place back."""
+        """Serve a connection, and free its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a viewer that has gone is no error of the job."""
+        """Log nothing: a viewer that has gone is no error of the job."""
 
 
 class _Viewer(BaseHTTPRequestHandler):
@@ -224,9 +224,9 @@ class _Viewer(BaseHTTPRequestHandler):
             answer()
 
     def _is_for_us(self) -> bool:
-        """Return whether it is this machine that is asked: a page of somebody else's may ask, too.
+        """Return whether the request names this machine: another site's page may send it, too.
 
-        What another site's name leads to this machine's loopback is not for that site to see.
+        A site whose name leads to this machine's loopback (DNS rebinding) must not see the job.
         """
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         return not self.server.is_loopback or name.strip("[]") in LOOPBACK
@@ -244,7 +244,7 @@ class _Viewer(BaseHTTPRequestHandler):
             self._send(PROMETHEUS, exposition(shown).encode())
 
     def _latest(self) -> bytes:
-        """Return a snapshot; if there is none yet, say so and return nothing."""
+        """Return a snapshot; if there is none yet, send an error and return nothing."""
         snapshot = self.server.page.latest()
         if not snapshot:
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing is known yet; ask again")
@@ -273,4 +273,4 @@ class _Viewer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's own name
-        """Log nothing: who looks is no event of the job."""
+        """Log nothing: a viewer's request is no event of the job."""

@@ -1,4 +1,4 @@
-"""What is known of a job, put together from the samples of its workers and what happens to them.
+"""The picture of a job, put together from its workers' samples and the events of the job.
 
 Owns what is kept, and for how long: some hundred samples of each worker, the last of them whole.
 Pure: it is told the time, and knows no socket. The control plane keeps one (`control.handler`).
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 KEPT: Final = 300
 """The samples that are kept of a worker, for the curve of losses."""
 LOOKED_AT: Final = 10
-"""The samples of a worker that the verdict is about: the last ones."""
+"""The number of a worker's last samples that the verdict is about."""
 WORTH_NAMING: Final = 0.02
-"""The share of a step for which a worker must wait for another one that is named."""
+"""The share of a step that a worker must wait for another one for that one to be named."""
 LEAST_SAMPLES: Final = 4
-"""The samples of a worker without which it is not judged."""
+"""The least number of samples by which a worker is judged."""
 LEAST_S: Final = 2.0
-"""The seconds that they must tell of: the first steps of all are unlike later ones."""
+"""The seconds that those samples must cover: the very first steps are unlike later ones."""
 MOST_EVENTS: Final = 200
 PATIENCE_S: Final = 5.0
-"""The seconds without a sample after which a job whose steps are short is told to be stuck."""
+"""The seconds without a sample after which a job with short steps counts as stuck."""
 PATIENCE_STEPS: Final = 5.0
-"""The same in steps of its usual length."""
+"""The same, in steps of the usual length, for a job with long steps."""
 
 
 class JobNow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the keeper of a picture knows of the workers itself."""
+    """The keeper's own knowledge of the job's workers."""
 
     epoch: int
     members: tuple[int, ...]
     hosts: tuple[int, ...]
     states: dict[int, str]
-    """A word for each worker that ever was there."""
+    """The state, in a word, of each worker that ever was there."""
 
     requests: dict[int, int] = {}
-    """How many groups each worker has asked for that are formed at run time; see
+    """How many groups each worker has requested of the group generator; see
     `ComparedRequests`."""
 
     lost: str = ""
@@ -62,7 +62,7 @@ class JobNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known:
-    """What is kept of one worker."""
+    """The samples and counts that are kept of one worker."""
 
     def __init__(self) -> None:
         self.whole: deque[WorkerSample] = deque(maxlen=LOOKED_AT)
@@ -73,7 +73,7 @@ class _Known:
         self.total_s = 0.0
         """The time that all steps took."""
         self.blocked_ms: int | None = None
-        """The time for which it was blocked at its last heartbeat; None: it was not."""
+        """How long the worker had been blocked at its last heartbeat; None: it was not."""
 
     def copy(self) -> _Known:
         """Return the same, which does not change when this does."""
@@ -85,7 +85,7 @@ class _Known:
 
 
 class Picture:
-    """What is known of one job since `now_s`; times are seconds of its keeper's clock."""
+    """The picture of one job since `now_s`; times are seconds of its keeper's clock."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Picture:
         self._distances = Distances(points=distances)
 
     def take(self, rank: int, sample: WorkerSample, now_s: float) -> None:
-        """Take in a sample of worker `rank`, which has come now."""
+        """Take in a sample of worker `rank`, which has arrived now."""
         known = self._known.setdefault(rank, _Known())
         if known.whole and known.whole[-1].training != sample.training:
             known = self._known[rank] = _Known()
@@ -117,7 +117,7 @@ class Picture:
             self._distances.take(rank, sample, now_s)
 
     def hear(self, rank: int, blocked_ms: int | None) -> None:
-        """Take in for how long a worker's training has been blocked; None if it is not."""
+        """Take in how long a worker's training has been blocked; None if it is not."""
         if (known := self._known.get(rank)) is not None:
             known.blocked_ms = blocked_ms
 
@@ -126,7 +126,7 @@ class Picture:
         self._events.append(Event(now_s, kind, text))
 
     def copy(self) -> Picture:
-        """Return what is known now, for another thread to look at."""
+        """Return a copy of the picture, for another thread to read."""
         known = {rank: each.copy() for rank, each in self._known.items()}
         return Picture(self._since_s, known, self._events, self._distances.points)
 
@@ -135,7 +135,7 @@ class Picture:
         self._known.pop(rank, None)
 
     def snapshot(self, job: JobNow, now_s: float, date_s: float) -> Snapshot:
-        """Return all that is shown; `now_s` is `date_s` since 1970 for whoever sees it."""
+        """Return all that is shown; `now_s` is `date_s` since 1970 on the viewer's clock."""
         later_s = date_s - now_s
         workers = self._training(job)
         ways = ways_of(workers)
@@ -185,7 +185,7 @@ class Picture:
             ),
         ]
         named = {each.rank for each in found if each.kind != "long way"}
-        # Who is slow, or hears late, answers late: that is no other fault.
+        # A worker that is slow, or hears late, answers late: that is no fault of its link.
         found = [
             each for each in found if each.kind != "long way" or not named & {each.rank, each.to}
         ]
@@ -197,7 +197,7 @@ class Picture:
         return (Verdict(kind="nothing", sentence=_all_is_well(job, workers, judged)),)
 
     def _training(self, job: JobNow) -> dict[int, Worker]:
-        """Return the members that train in the newest training, with their last samples."""
+        """Return the members that take part in the newest training, with their last samples."""
         known = {r: self._known[r].whole for r in job.members if r in self._known}
         last = max((each[-1].at_s, each[-1].training) for each in known.values()) if known else None
         return {
@@ -209,7 +209,7 @@ class Picture:
     def _stuck(
         self, job: JobNow, workers: Mapping[int, Worker], now_s: float
     ) -> tuple[Verdict, ...]:
-        """Return that nobody gets on, if nobody has for much longer than a step."""
+        """Return a verdict if no worker has made progress for much longer than a step."""
         alive = [rank for rank in workers if job.states.get(rank) == "alive"]
         if not alive or job.lost:
             return ()
@@ -250,7 +250,7 @@ class Picture:
         return tuple(shown)
 
     def _curve(self, workers: Mapping[int, Worker], later_s: float) -> tuple[LossPoint, ...]:
-        """Return the mean of what all workers have told, second by second."""
+        """Return the mean of all workers' losses, second by second."""
         by_second: dict[int, list[LossPoint]] = {}
         for rank in workers:
             for point in self._known[rank].losses:
@@ -266,7 +266,7 @@ class Picture:
 
 
 def _is_enough(worker: Worker) -> bool:
-    """Return whether there is enough of a worker to judge it."""
+    """Return whether there are enough samples of a worker to judge it."""
     seconds = sum(each.seconds for each in worker.samples)
     return len(worker.samples) >= LEAST_SAMPLES and seconds >= LEAST_S
 
@@ -274,12 +274,12 @@ def _is_enough(worker: Worker) -> bool:
 def _shown(
     bare: ShownWorker, worker: Worker, slowest: int, slowest_worker: Worker, age_s: float
 ) -> ShownWorker:
-    """Return a worker with what its samples say."""
+    """Return a worker with the figures of its samples."""
     last = worker.samples[-1]
     own_ms, blocked_ms = worker.mean_ms(lambda each: each.own_s), worker.blocked_ms
     wait_ms, waits_for = worker.mean_ms(lambda each: each.wait_s), None
     if worker.is_lock_step and bare.rank != slowest:
-        # No clock of another machine is needed for this: all begin a step when the last ends.
+        # This needs no clock of another machine: all begin a step when the slowest ends its own.
         behind_ms = slowest_worker.mean_ms(lambda each: each.own_s) - own_ms
         wait_ms = max(wait_ms, min(behind_ms, blocked_ms))
         if wait_ms > WORTH_NAMING * (own_ms + blocked_ms):
@@ -309,7 +309,7 @@ def _shown(
 
 
 def _last_steps(mine: WorkerSample, slowest: WorkerSample) -> tuple[ShownStep, ...]:
-    """Return the last steps; in lock step, with what was waiting for the slowest worker apart."""
+    """Return the last steps; in lock step, with the wait for the slowest worker separated."""
     theirs = {slowest.step - back: t.own_us for back, t in enumerate(reversed(slowest.recent))}
     shown = []
     for back, times in enumerate(reversed(mine.recent)):

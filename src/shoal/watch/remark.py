@@ -1,8 +1,7 @@
 """Which rank or link is slow, as far as one rank's statistics show it. Pure.
 
-Links are judged as those of a whole job are (`ways`). Who is late begins every operation last, and
-the others wait for its first packet; how long a rank computes only its own samples tell
-(`own_times`).
+Links are judged as in a whole job (`ways`). A late rank begins every operation last, and the others
+wait for its first packet; only a rank's own samples tell how long it computes (`own_times`).
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
     from shoal.wire import TransportStats
 
 STANDS_OUT: Final = 3.0
-"""Times the median wait for a peer, from which on one of them is late."""
+"""The multiple of the median wait for a peer from which on a peer is late."""
 LEAST_WAIT: Final = 0.05
-"""Share of the time below which waiting for a peer is not worth a word."""
+"""The share of the time below which waiting for a peer is not reported."""
 
 
 def remarks(stats: TransportStats) -> tuple[Verdict, ...]:
-    """Return what stands out in an interval, as this rank sees it: who is late, and which links."""
+    """Return what stands out in an interval, as this rank sees it: a late peer, and links."""
     ways = {
         (peer, stats.rank): Way(
             known=each.known_packets,

@@ -1,9 +1,9 @@
 """When a worker tells of its training, and the sample that it makes then.
 
 Owns the intervals: they end one step before a multiple of a power of two, so that workers in lock
-step tell of the same steps, and not always of those after which models have just been averaged.
-Whoever makes steps says how long each was blocked; nothing waits for a sample, and none is sent
-again. Knows no framework.
+step tell of the same steps, and not always of steps after which models have just been averaged.
+The caller says how long each step was blocked; nothing waits for a sample, and none is sent again.
+Knows no framework.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from shoal.wire import TransportStats
 
 SHORTEST_S: Final = 0.5
-"""An interval that is shorter makes the next ones twice as many steps."""
+"""A shorter interval doubles the number of steps of the next ones."""
 LONGEST_S: Final = 2.0
-"""An interval that is longer makes the next ones half as many steps; it ends with the step."""
+"""A longer interval halves the number of steps of the next ones; it ends with the step."""
 
 
 class Course(NamedTuple):
-    """What trains, and how."""
+    """The training, its strategy and its transport."""
 
     training: str
     """The name of the training in the job."""
@@ -47,7 +47,7 @@ class Course(NamedTuple):
 
 
 class Whereabouts(NamedTuple):
-    """The place of a worker at the end of a step."""
+    """The view and the group of a worker at the end of a step."""
 
     epoch: int
     group: tuple[int, ...]
@@ -57,8 +57,8 @@ class Whereabouts(NamedTuple):
 class Sampler:
     """Makes the samples of one training; `send` takes each, and returns whether there was room.
 
-    `stats` returns what the transport has done so far; None if it does not tell. `sketch` is asked
-    for the model's whenever there is a sample.
+    `stats` returns the transport's counts so far; None if it does not tell. `sketch` is asked for
+    the model's sketch whenever there is a sample.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sampler:
     ) -> None:
         self._course, self._read, self._send, self._sketch = course, stats, send, sketch
         self.listeners: list[Callable[[WorkerSample], object]] = []
-        """What else is called with each sample."""
+        """Functions that are called with each sample as well."""
         self._steps_per_sample = 1
         self._recent: deque[StepTimes] = deque(maxlen=MOST_STEPS)
         self._num_steps = self._num_dropped = 0
@@ -91,10 +91,10 @@ class Sampler:
     ) -> None:
         """Note that `step` steps are over; make a sample if it is time for one.
 
-        `blocked_ns` is how long the last one waited, and exchanged. `take_loss` is asked for the
+        `blocked_ns` is how long the last step waited, and exchanged. `take_loss` is asked for the
         last loss when there is a sample.
         """
-        if self._began_ns is None:  # what comes before the first step's end is no step's time
+        if self._began_ns is None:  # the time before the first step's end belongs to no step
             self._stats = self._read()
             self._began_ns = now_ns
         else:
@@ -160,7 +160,7 @@ class Sampler:
         self._counts = [0] * len(self._counts)
 
     def _stats_since(self) -> TransportStats | None:
-        """Return what the transport has done since the last call; None if it does not tell."""
+        """Return the transport's counts since the last call; None if it does not tell."""
         before, now = self._stats, self._read()
         self._stats = now
         if before is None or now is None or now.total.seconds < before.total.seconds:
@@ -174,7 +174,7 @@ def _hidden_s(stats: TransportStats, own_s: float, exchange_s: float) -> float:
 
 
 def _links(stats: TransportStats) -> tuple[LinkSample, ...]:
-    """Return what came from each peer; from those from which most came, if there are many."""
+    """Return a sample of the link from each peer; of the busiest links, if there are many."""
     busiest = sorted(stats.peers.items(), key=lambda each: -each[1].placed_bytes)[:MOST_LINKS]
     return tuple(
         LinkSample(

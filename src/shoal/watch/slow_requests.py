@@ -1,6 +1,6 @@
 """The worker that is slow, as the group generator's count of requests shows it.
 
-Workers of groups formed at run time do not wait for a slow one, so nobody sees it late; it asks for
+Workers of groups formed at run time do not wait for a slow one, so none sees it late; it asks for
 fewer groups than the others do.
 """
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STANDS_OUT: Final = 1.5
-"""Times as many requests as a worker's are the others' median, if that worker is remarkable."""
+"""The ratio of the others' median of requests to a worker's from which on that worker is slow."""
 LEAST_REQUESTS: Final = 10.0
 """The median of the others' requests below which a difference may be chance."""
 
 
 class ComparedRequests:
-    """The requests of workers in one run since the last one came or was lost, until one is through.
+    """Workers' requests in one run, from the last arrival or loss until a worker has finished.
 
-    Only requests of one and the same interval say who is slow: whoever came later has asked less
-    often since the run began, and so has whoever has had fewer steps to make. Whoever met one that
-    had not begun yet, or was dead, waited for it and did not ask either. It is told how often each
-    has asked so far.
+    Only requests of one and the same interval show which worker is slow: a worker that came later
+    has asked less often since the run began, and so has one with fewer steps to make. A worker
+    whose group had a member that had not begun yet, or was dead, waited for it and did not ask
+    either. The callers say how often each worker has asked so far.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class ComparedRequests:
         self._new: set[int] = set()
         """Workers that have not asked yet since they came: they may still be given the model."""
         self._before: dict[int, int] = {}
-        """How often each had asked when the interval began."""
+        """How often each worker had asked when the interval began."""
         self._result: dict[int, int] | None = None
-        """What was counted until the first of them was through."""
+        """The counts when the first compared worker had finished."""
 
     def come(self, rank: int) -> None:
         """Note that a worker has come, for the first time or again."""
@@ -57,7 +57,7 @@ class ComparedRequests:
         self._compared.discard(rank)
 
     def lose(self, rank: int, asked: Mapping[int, int]) -> None:
-        """Note that a worker is gone before it was through."""
+        """Note that a worker is gone before it had finished."""
         self._new.discard(rank)
         self._compared.discard(rank)
         self._begin(asked)
@@ -66,7 +66,7 @@ class ComparedRequests:
         self._before, self._result = dict(asked), None
 
     def since(self, asked: Mapping[int, int]) -> dict[int, int]:
-        """Return how often each worker has asked in the interval; {} if somebody has not begun."""
+        """Return how often each worker has asked in the interval; {} if some have not begun."""
         if self._new:
             return {}
         if self._result is not None:
@@ -77,7 +77,7 @@ class ComparedRequests:
 
 
 def few_requests(requests_by_rank: Mapping[int, int]) -> Verdict | None:
-    """Return who asks for much fewer groups than the others do, or None."""
+    """Return the worker that asks for far fewer groups than the others do, or None."""
     if len(requests_by_rank) < 2:
         return None
     rank = min(requests_by_rank, key=lambda each: (requests_by_rank[each], each))

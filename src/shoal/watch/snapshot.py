@@ -1,4 +1,4 @@
-"""A job as the page, the terminal and Prometheus show it, at one moment."""
+"""Snapshots of a job, which the page, the terminal and Prometheus show."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from shoal.watch.model_distance import DistancePoint
 from shoal.watch.verdict import Verdict
 
 FORMAT: Final = 1
-"""The version of snapshots: it goes up when what is in them means something else."""
+"""The version of snapshots: it goes up when the meaning of their fields changes."""
 
 
 class Event(msgspec.Struct, frozen=True):
     """Something that happened to the job."""
 
     at_s: float
-    """The time, in seconds since 1970."""
+    """The time of the event, in seconds since 1970."""
 
     kind: str
     """One word: joined, left, finished, lost, view, moved."""
@@ -50,7 +50,7 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     own_ms: float | None = None
     wait_ms: float | None = None
     waits_for: int | None = None
-    """The slowest of all, for which it waits in lock step."""
+    """The slowest worker of all, for which this one waits in lock step."""
 
     exchange_ms: float | None = None
     hidden_ms: float | None = None
@@ -59,28 +59,28 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     effective_loss: float | None = None
     effective_loss_by_class: tuple[float, ...] = ()
-    """The same by layer class, the most urgent first."""
+    """The effective loss by layer class, the most urgent first."""
 
     group: tuple[int, ...] = ()
-    """The members of its last group."""
+    """The members of the worker's last group."""
 
     reason: str = ""
     dropped: int = 0
     counts: tuple[int, ...] = ()
-    """All steps of this training that were told of, by their length; see `BOUNDS_S`."""
+    """All sampled steps of this training, by their length; see `BOUNDS_S`."""
 
     total_s: float = 0.0
-    """The time that these took, in seconds."""
+    """The time that these steps took, in seconds."""
 
     last_steps: tuple[ShownStep, ...] = ()
-    """Its last steps, oldest first; the last is `step`."""
+    """The worker's last steps, oldest first; the last is `step`."""
 
     ended_at_s: float | None = None
-    """The time at which the last of them ended, on the clock of its machine."""
+    """The time at which the last of them ended, on the clock of the worker's machine."""
 
 
 class ShownLink(msgspec.Struct, frozen=True, kw_only=True):
-    """What came from one worker to another lately."""
+    """The recent traffic from one worker to another."""
 
     sender: int
     receiver: int
@@ -104,7 +104,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     version: str
-    """Shoal's."""
+    """Shoal's version."""
 
     at_s: float
     up_s: float
@@ -124,10 +124,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[ShownLink, ...]
     curve: tuple[LossPoint, ...]
     distances: tuple[DistancePoint, ...]
-    """How far the models were apart, as sketches of them tell it."""
+    """The distances of the models from their mean, estimated from sketches."""
 
     events: tuple[Event, ...]
-    """Oldest first."""
+    """The events of the job, oldest first."""
 
     lost: str
-    """Why the job is over; nothing as long as it is not."""
+    """Why the job is over; empty as long as it is not."""

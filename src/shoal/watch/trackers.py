@@ -1,7 +1,7 @@
-"""What a worker tells of its training, handed to TensorBoard, Weights & Biases or MLflow.
+"""A worker's samples of its training, passed to TensorBoard, Weights & Biases or MLflow.
 
 Each function returns a callback for `DistributedOptimizer.on_sample`. None of these packages is
-needed, or imported: whoever uses one brings its writer, run or module.
+needed, or imported: the user passes its writer, run or module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which link is slow, long or loses packets, from what came over each of them. Pure.
+"""Which links are slow, long or lose packets, from the traffic over each of them. Pure.
 
-A link leads from a sender to a receiver, and the receiver tells of it. If all that a worker sends
-stands out, that worker is named and no link; the same of all that it receives.
+A link leads from a sender to a receiver, and the receiver tells of it. If all links from a worker
+stand out, that worker is named and no link; likewise for all links to it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 LEAST_LOST: Final = 0.0005
 """The share of lost packets from which on a link may be called lossy."""
 LEAST_MISSING: Final = 8
-"""The lost packets without which a share may be chance."""
+"""The number of lost packets below which their share may be chance."""
 LEAST_MOVING: Final = 0.05
 """The share of the time in which messages must come over a link for its speed to matter."""
 LEAST_BYTES: Final = 100_000
-"""What must have come over a link for its speed to be known."""
+"""The bytes that must have come over a link for its speed to be known."""
 TIMES: Final = {"lossy link": 3.0, "slow link": 2.0, "long way": 3.0}
-"""Times the usual figure that one must be to stand out."""
+"""The multiples of the usual figure from which on a link stands out."""
 LEAST_LONGER_S: Final = 0.005
 """The seconds by which a round trip must be longer than the usual one."""
 LEAST_LONGER_SHARE: Final = 0.05
-"""The share of a step by which it must be: who is busy answers late, too."""
+"""The share of a step by which it must be longer: a busy worker answers late, too."""
 _USUAL: Final = 0.3
 """The share of links that lie below the usual figure: more than half of all may lead to or from one
 worker, where there are three."""
@@ -43,7 +43,7 @@ Place = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What came over one link in the samples that are looked at."""
+    """The traffic over one link in the last samples."""
 
     known: int
     missing: int
@@ -51,33 +51,33 @@ class Way:
     moving_s: float
     seconds: float
     num_steps: int = 0
-    """The steps of its receiver; 0 if they are not known."""
+    """The steps of the receiver; 0 if they are not known."""
 
     blocked_ms: float = 0.0
-    """The time of a step in which its receiver was blocked, in milliseconds."""
+    """The time per step in which the receiver was blocked, in milliseconds."""
 
     round_trip_s: float = 0.0
-    """The shortest that was seen; 0 if none is known."""
+    """The shortest round trip that was seen, in seconds; 0 if none is known."""
 
     @property
     def lost_share(self) -> float:
-        """Share of the packets that did not come."""
+        """The share of the packets that did not come."""
         return min(1.0, self.missing / self.known) if self.known else 0.0
 
     @property
     def bytes_per_s(self) -> float:
-        """Payload for each second in which messages came; 0 if that is not known."""
+        """The payload per second while messages came; 0 if that is not known."""
         known = self.moving_s > 0 and self.placed_bytes >= LEAST_BYTES
         return self.placed_bytes / self.moving_s if known else 0.0
 
     @property
     def is_busy(self) -> bool:
-        """Whether its speed matters."""
+        """Whether the link is used enough for its speed to matter."""
         return self.moving_s > LEAST_MOVING * self.seconds
 
 
 def ways_of(workers: Mapping[int, Worker]) -> dict[Link, Way]:
-    """Return what came over each link between `workers`."""
+    """Return the traffic over each link between `workers`."""
     ways = {}
     for rank, worker in workers.items():
         whole = _Whole(
@@ -95,7 +95,7 @@ def ways_of(workers: Mapping[int, Worker]) -> dict[Link, Way]:
 
 
 class _Whole(NamedTuple):
-    """All samples of a receiver."""
+    """The totals of a receiver's samples."""
 
     seconds: float
     num_steps: int
@@ -116,9 +116,9 @@ def _way(whole: _Whole, seen: Sequence[LinkSample]) -> Way:
 
 
 def conspicuous_links(ways: Mapping[Link, Way], hosts: Mapping[int, int]) -> list[Verdict]:
-    """Return what stands out of the links, each kind by itself; `hosts` are those of the workers.
+    """Return the links that stand out, each kind by itself; `hosts` are the workers' hosts.
 
-    Links within a host are other ones: they count only if there is one host alone.
+    Links within a host differ from others: they count only if there is one host alone.
     """
     apart = {link: way for link, way in ways.items() if hosts.get(link[0]) != hosts.get(link[1])}
     ways = apart or ways

@@ -1,7 +1,8 @@
-"""What averaging has changed in a model's tensors, where statistics may have become infinite.
+"""Changes that averaging has made to a model's tensors, where statistics may be infinite.
 
 A mask that a model fills with infinities when it first needs it lies among the statistics that are
-averaged. Infinite less infinite is no number, so what is infinite already is left as it is.
+averaged. Infinity minus infinity is NaN, so elements that are infinite already are left as they
+are.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def subtract(after: Tensor, before: Tensor, statistics: slice) -> None:
-    """Make of `after` what has changed since `before`, in place.
+    """Replace `after` by its difference from `before`, in place.
 
-    No change is what an element of `statistics` has that was infinite before.
+    An element of `statistics` that was infinite before has no change.
     """
     after.sub_(before)
     after[statistics].masked_fill_(before[statistics].isinf(), 0)

@@ -1,8 +1,8 @@
 """Means of two workers' parameters beside computing: the executor of AD-PSGD's course.
 
-Local updates go to whatever the parameters have become meanwhile (`train.pairs.master_copy`); the
-threads that hold conversations are `train.pairs.pair_exchange`'s. Owns what of an exchange is
-accounted to whom.
+Local updates go to the parameters as averaging has left them (`train.pairs.master_copy`); the
+threads that hold conversations are `train.pairs.pair_exchange`'s. Owns the accounting of exchanges:
+spans, counters and batches.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PairsExecutor(AbstractExecutor):
         self._active: ActiveSide | None = None
         self._passive: PassiveSide | None = None
         self._view = self.view
-        """The view that they serve in."""
+        """The view in which the sides exchange."""
         self._taken_before = self._served_before = 0
 
     own_acts = (TakeIn, Update)
@@ -67,26 +67,26 @@ class PairsExecutor(AbstractExecutor):
     counts_each_step = False
 
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
-        """Let those pair in `view` that had not come to their end when all reported."""
+        """Pair in `view` the workers that had not come to their end when all reported."""
         del rounds
         course = self.course
         assert isinstance(course, Pairs)
         course.pair(view, pairing(self.replica.member.decision))
 
     def begin(self) -> None:
-        """Answer from now on, if others count on it, with the parameters as they are now."""
+        """Answer requests from now on, if there are any, with the parameters as they are now."""
         self._master.reload()
         super().begin()
 
     def check(self) -> None:
-        """Raise what the threads failed with, if they did."""
+        """Raise the threads' error, if they failed."""
         super().check()
         for side in (self._active, self._passive):
             if side is not None:
                 side.check()
 
     def do(self, act: Act) -> object:
-        """Carry out one act in the training thread; before any, newcomers get what they lack."""
+        """Carry out one act in the training thread; first, newcomers get the state they lack."""
         self.hand_on()
         match act:
             case Update():
@@ -113,7 +113,7 @@ class PairsExecutor(AbstractExecutor):
         return None
 
     def _end_sides(self) -> None:
-        """Give up what served in a view that is over."""
+        """Give up the sides that served in a view that is over."""
         for side in (self._active, self._passive):
             if side is not None:
                 side.stop()
@@ -173,12 +173,12 @@ class PairsExecutor(AbstractExecutor):
             self._count_batches()
 
     def _count_batches(self) -> None:
-        """Let the batches count that were used before an exchange: another worker has them."""
+        """Count the batches that were used before an exchange: another worker has their effect."""
         if self.replica.samples is not None:
             self.replica.samples.count(self._taken_before, self._view.epoch)
 
     def _note_answered(self) -> None:
-        """Count batches that others have asked for since, or that nobody else could have."""
+        """Count batches whose updates an active worker has received, or all of a lone worker."""
         samples = self.replica.samples
         if samples is None:
             return
@@ -191,7 +191,7 @@ class PairsExecutor(AbstractExecutor):
             self._served_before, self._taken_before = served, samples.num_taken - 1
 
     def _account(self, exchange: Exchange, begin_ns: int, end_ns: int) -> None:
-        """Count the exchange, and record what of it the training thread had to wait for."""
+        """Count the exchange, and record how long the training thread had to wait for it."""
         replica = self.replica
         members = tuple(sorted((self.course.rank, exchange.passive)))
         add = replica.stopwatch.add
@@ -214,7 +214,7 @@ class PairsExecutor(AbstractExecutor):
             replica.count("queue_seconds", queued_s)
 
     def end(self) -> None:
-        """Finish the course, and leave the model with what it has come to."""
+        """Finish the course, and leave the model with the final averages."""
         super().end()
         self._count_served()
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 Owns AD-PSGD's atomicity (docs/papers.md, 4.1): an average changes the copy by half the difference
 of two values that both workers know, so it is right whatever local updates land meanwhile, and the
-sum over both workers stays what it was. Knows neither who exchanges nor when.
+sum over both workers stays what it was. Knows neither which workers exchange nor when.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class MasterCopy:
     def meet(self, mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
         """Move by half of `theirs` - `mine`; `theirs` is overwritten.
 
-        `mine` is what `copy_to` gave and the other worker received, `theirs` the reverse. Halving
-        is exact and the other worker's difference is the exact opposite.
+        `mine` is the copy that `copy_to` made and the other worker received, `theirs` the reverse.
+        Halving is exact and the other worker's difference is the exact opposite.
         """
         for other, own, part in zip(theirs, mine, self._buffers, strict=True):
             subtract(other, own, part)
@@ -63,7 +63,7 @@ class MasterCopy:
     def update(self, apply: Callable[[], None]) -> None:
         """Take the values into the model, `apply` a local update to it, and take it back.
 
-        What the forward pass has changed in the model's buffers is added first.
+        Changes that the forward pass has made to the model's buffers are added first.
         """
         with self._lock:
             self._add_buffer_changes()

@@ -1,8 +1,8 @@
 """AD-PSGD's exchanges: pairs of workers average in the background, one pair at a time per worker.
 
 Owns the conversation of an active worker with a passive one (Lian et al., ICML 2018;
-docs/papers.md, 4.1) and the threads that hold it. Who is active and whom it meets is the caller's;
-what averaging means is `MasterCopy`'s. Active workers only ask and passive ones only answer, so no
+docs/papers.md, 4.1) and the threads that hold it. The caller decides which workers are active and
+which meet; `MasterCopy` averages. Active workers only ask and passive ones only answer, so no
 circle of waits can close. A passive worker serves one request at a time, in order of arrival: that
 serialization is the price Ripples measures, so it is measured here.
 """
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 Acting: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""What makes the context in which a thread exchanges with members of a view: they do not change
-meanwhile. It raises `ViewChanging` if they have; nothing that the thread does reaches others."""
+"""Makes the context in which a thread exchanges with members of a view: they do not change
+meanwhile. Raises `ViewChanging` if they have; nothing that the thread does reaches others then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Channels:
 
 
 class Request(IntEnum):
-    """What an active worker tells a passive one."""
+    """The kinds of message from an active worker to a passive one."""
 
     AVERAGE = 0
     GOODBYE = 1
@@ -111,7 +111,7 @@ class ActiveSide:
         """Wait for the exchange under way and return it, None if there was none.
 
         Raises `WorkerLost` or `DeadlineExceeded`, also for a failure since the last call, and once:
-        whoever knows of it may save the model, and nothing is under way any more.
+        after it the caller may save the model, and nothing is under way any more.
         """
         if self._has_told:
             return None
@@ -127,7 +127,7 @@ class ActiveSide:
             return last
 
     def check(self) -> None:
-        """Raise what the thread failed with, if it did."""
+        """Raise the thread's error, if it failed."""
         with suppress(ViewChanging):
             self._thread.check()
 
@@ -213,7 +213,7 @@ class PassiveSide:
         self._listener.start()
 
     def check(self) -> None:
-        """Raise what the threads failed with, if they did."""
+        """Raise the threads' error, if they failed."""
         with suppress(ViewChanging):
             self._check()
 

@@ -1,1 +1,1 @@
-"""Parameter servers: the shards that workers serve, and what they say to each other."""
+"""Parameter servers: the shards that workers serve, and the messages between them."""

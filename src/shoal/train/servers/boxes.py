@@ -1,7 +1,7 @@
-"""Host memory between a model and its parameter servers: what is pushed, and what is pulled.
+"""Host memory between a model and its parameter servers: an outbox to push, an inbox to pull into.
 
-Both are shaped like the model's flat tensors. Weights that are pulled lie beside the model until
-they are taken in, so a pull that fails leaves the model as it was.
+Both are shaped like the model's flat tensors. Pulled weights lie beside the model until they are
+taken in, so a pull that fails leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Outbox:
         self.flats = [_cpu_twin(flat) for flat in flats]
         self._pieces, self._parameters = pieces, parameters
         self.members = [layout.trained_in(number) for number in range(len(pieces))]
-        """The places among the parameters of those that lie in each piece."""
+        """The numbers of the trained parameters in each piece."""
         self._gradients = [
             self.flats[span.flat].as_strided(p.size(), p.stride(), span.elements.start)
             for p, span in zip(parameters, layout.trained, strict=True)
         ]
 
     def pack(self, numbers: Iterable[int]) -> list[int]:
-        """Copy what is pushed of pieces; return which trained parameters of them had a gradient."""
+        """Copy the contents of pieces to push; return their parameters that had a gradient."""
         used = []
         pieces = [(self._pieces[number], self.members[number]) for number in numbers]
         for piece, members in pieces:
@@ -71,12 +71,12 @@ class Inbox:
         self._pieces = pieces
 
     def show(self) -> None:
-        """Let it hold what the model does: what gets lost of a pull stays that."""
+        """Copy the model into the inbox: parts of a pull that get lost keep the model's values."""
         for number in range(len(self._pieces)):
             self._place_of(number).copy_(self._pieces[number].memory)
 
     def hand_over(self, numbers: Iterable[int]) -> None:
-        """Let pieces that have been pulled be the model's."""
+        """Copy pulled pieces into the model."""
         for number in numbers:
             # blocking: the next pull may come without a push before it
             self._pieces[number].memory.copy_(self._place_of(number))

@@ -1,8 +1,8 @@
 """A worker's side of the parameter servers: push to all servers, pull from all, piece by piece.
 
 Owns the order of the messages of one step (docs/papers.md, 4.2). All pulls are posted before
-anything is pushed; every worker starts with the server after itself, so that servers are not all
-met by the same crowd; the shards of its own process go by reference. Knows no model.
+anything is pushed; every worker starts with the server after itself, so that not all workers meet
+the same server at once; the shards of its own process go by reference. Knows no model.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class ParameterClient:
     ) -> None:
         """Take CPU tensors shaped like the model's flat tensors to push from and pull into.
 
-        What gets lost of a pull keeps its value in `inbox`. `words` makes memory for a request;
-        `count` is told of the bytes that go over the network, and where.
+        A part of a pull that gets lost keeps its value in `inbox`. `words` makes memory for a
+        request; `count` is told of the bytes that go over the network, by direction.
         """
         self._service, self._host = service, host
         self._outbox, self._inbox, self._count = outbox, inbox, count
         self.holdings: dict[int, Holding] = {}
-        """What the weights hold that have been taken, by the number of the shard, where told."""
+        """The pushes that the taken weights hold, by the number of the shard, where told."""
         self.copies: dict[int, StateCopy] = {}
         """Copies of optimizer state that this worker has been given to keep, by shard."""
         pieces = service.layout.pieces
         self._words = [words() for _ in pieces]
-        """Memory for requests, by the first piece that each is for."""
+        """Memory for requests, by the first piece of each."""
         self._answers = {
             (piece, rank): torch.zeros(
                 service.num_words(piece, rank), dtype=torch.int64, device=HOST
@@ -93,9 +93,9 @@ class ParameterClient:
             ]
 
     def push(self, request: Request, *, in_turn: bool = False) -> None:
-        """Send every server its parts of the pieces that `request` is for, and the request.
+        """Send every server its parts of the pieces of `request`, and the request.
 
-        The parts go first: the request says that they are there. `in_turn` as in
+        The parts go first: the request says that they are on their way. `in_turn` as in
         `Service.send_push`.
         """
         service, words = self._service, self._words[request.pieces.start]
@@ -114,9 +114,9 @@ class ParameterClient:
         self._host.submit(request, self._outbox)
 
     def take(self, pieces: Iterable[int]) -> Pulled:
-        """Return when the inbox holds the servers' weights of `pieces`, with the slowest answer.
+        """Wait until the inbox holds the servers' weights of `pieces`; return the slowest answer.
 
-        What has been pushed of them may be overwritten then. Raises `WorkerLost` or
+        The pushed parts of those pieces may be overwritten then. Raises `WorkerLost` or
         `DeadlineExceeded`.
         """
         answers = [answer for piece in pieces for answer in self._take(piece)]

@@ -1,8 +1,9 @@
 """Copies of a server's optimizer state that another worker keeps, in case that server is lost.
 
-The weights of a lost server are what others have pulled of it last; momenta and the like nobody
-pulls. So of each shard one worker gets a copy every few updates, with an answer: some updates
-behind, which moving averages over many updates bear, and at a small share of the traffic.
+The weights of a lost server can be had from the workers' last pulls; momenta and the like are not
+pulled. So one worker gets a copy of each shard's optimizer state every few updates, with an answer.
+The copy is some updates behind, which moving averages over many updates bear, and costs a small
+share of the traffic.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StateCopy:
-    """A copy of one shard's optimizer state, as it came."""
+    """A copy of one shard's optimizer state, as it was received."""
 
     holding: Holding
-    """What the shard held then."""
+    """The pushes that the shard held then."""
 
     packed: Tensor
-    """Bytes of the states of the shards of one server and piece."""
+    """The bytes of the states of all shards of one process and piece."""
 
     place: int
-    """The index of this one among them."""
+    """The index of this shard among them."""
 
     def unpack(self) -> dict[str, Any]:
         """Return the state; see `ParameterShard.optimizer_state`."""
@@ -45,7 +46,7 @@ class StateCopy:
 
 
 def pack(shards: Sequence[ParameterShard]) -> Tensor:
-    """Return the optimizer state of shards as bytes; none if they have no state yet, or never."""
+    """Return the optimizer state of shards as bytes; none if they have no state (yet)."""
     if not any(shard.has_state for shard in shards):
         return torch.empty(0, dtype=torch.uint8, device=HOST)
     file = io.BytesIO()

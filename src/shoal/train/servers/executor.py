@@ -1,7 +1,7 @@
 """Gradients pushed to sharded servers, parameters pulled: the executor of parameter servers.
 
-Owns what connects a torch model to that: when a step waits for what, time and counters accounted.
-Messages are `client`'s, `shard_host`'s and `shard_server`'s, updates `shard`'s. With
+Owns the connection of a torch model to servers: the waits of a step, and the accounting of time and
+counters. Messages are `client`'s, `shard_host`'s and `shard_server`'s, updates `shard`'s. With
 `overlap="next-forward"` a pull is waited for piece by piece (`train.awaited_pieces`), with "layers"
 a piece is also pushed when backward has its gradients (`train.early_gradients`).
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @final
 class ServersExecutor(AbstractExecutor):
-    """Has this worker's server, and its ways to all of them.
+    """Has this worker's servers, and its client of all servers.
 
     Raises `UsageError` for an optimizer that servers cannot run, or holes that they cannot fill.
     """
@@ -59,7 +59,7 @@ class ServersExecutor(AbstractExecutor):
             replica.model.register_load_state_dict_post_hook(
                 ModelHook(lambda *_: self._serving.load_weights())
             ),
-            # State of another strategy's steps would lie where no step is made.
+            # Another strategy's optimizer state would be loaded where no step is made.
             replica.optimizer.register_load_state_dict_pre_hook(
                 lambda _, state_dict: check_fresh(state_dict["state"])
             ),
@@ -76,12 +76,12 @@ class ServersExecutor(AbstractExecutor):
         self.use = ModelUse(replica.model)
 
     def check(self) -> None:
-        """Raise what this worker's server failed with."""
+        """Raise the error of this worker's servers, if they failed."""
         super().check()
         self._serving.check()
 
     def do(self, act: Act) -> object:
-        """Carry out one act: an exchange, of which the pull may be taken in later."""
+        """Carry out one act: an exchange, whose pull may be taken in later."""
         assert isinstance(act, Exchange)
         self.hand_on()
         self._go_on()
@@ -100,29 +100,29 @@ class ServersExecutor(AbstractExecutor):
         return None
 
     def _go_on(self) -> None:
-        """Go on in the present view; a newcomer then is level with those that train."""
+        """Go on in the present view; a newcomer then has made as many exchanges as the others."""
         number = self._serving.go_on()
         if number is not None:
             self.course.take_over({"num_exchanges": number})
 
     def handed_on(self) -> dict[str, Any]:
-        """Return the course's state, and what the weights hold that the newcomer gets."""
+        """Return the course's state, and which pushes the newcomer's weights hold."""
         return {**super().handed_on(), "shards": msgspec.to_builtins(self._serving.handed_on())}
 
     def take_over(self, state: dict[str, Any]) -> None:
-        """Go on from another's, with its weights."""
+        """Go on from another worker's state, with its weights."""
         super().take_over(state)
         self._serving.take_over(msgspec.convert(state["shards"], Kept))
 
     def make_state(self, update: Callable[[], None]) -> None:
-        """Make none: it is in the servers."""
+        """Make no state: it is in the servers."""
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context in which backward only adds to the local gradients."""
         return nullcontext() if self._early is None else self._early.accumulating()
 
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
-        """Return the context in which gradients are cleared: none that has been pushed."""
+        """Return the context in which gradients are cleared; none may have been pushed early."""
         del set_to_none
         if self._early is not None:
             self._early.check_unused()
@@ -137,14 +137,14 @@ class ServersExecutor(AbstractExecutor):
             self._push(Kind.PUSH, range(piece, piece + 1))
 
     def _push_rest(self, kind: Kind) -> None:
-        """Push what backward has not pushed, and let the pull come."""
+        """Push the pieces that backward has not pushed, and begin the pull."""
         early: set[int] = set()
         if self._early is not None:
             if self._early.pieces:
                 self._check_unchanged(kind)
             early = self._early.end_step()
         if not early:
-            self.settle()  # what neither forward nor backward came to
+            self.settle()  # pieces that neither forward nor backward came to
             self._begin(kind)
             self._push(kind, self._serving.all_pieces)
             return
@@ -160,7 +160,7 @@ class ServersExecutor(AbstractExecutor):
             refuse_options()
 
     def _begin(self, kind: Kind) -> None:
-        """Let the pull of an exchange come; nothing of the one before is under way."""
+        """Begin the pull of an exchange; nothing of the previous one is under way."""
         self._held_ns = 0
         self._serving.cut.settle_order()
         self._options = self._read_options()
@@ -182,7 +182,7 @@ class ServersExecutor(AbstractExecutor):
         """Wait for the pull of `pieces`, and let them be the model's."""
         since_ns = since_ns or time.monotonic_ns()
         with torch.no_grad():
-            # how long it was held back is in the answer
+            # the answer says how long it was held back
             with self.replica.stopwatch.entered(SpanKind.EXCHANGE):
                 pulled = self._serving.client.take(pieces)
             self._serving.hand_over(pieces)
@@ -190,7 +190,7 @@ class ServersExecutor(AbstractExecutor):
         return pulled
 
     def _account(self, since_ns: int, held_ns: int) -> None:
-        """Record the time of a wait: under BSP all workers meet, otherwise the server knows."""
+        """Record the time of a wait: under BSP all workers meet, else the server says how long."""
         replica, end_ns = self.replica, time.monotonic_ns()
         if self._rule.staleness == 0:
             reason = "every worker's gradient, every step"
@@ -215,7 +215,7 @@ class ServersExecutor(AbstractExecutor):
         if self.replica.member.is_fixed:
             super().end()
             self._serving.host.join()
-        else:  # whoever has the last weights may be the only one, so all are to have them
+        else:  # only some workers may have the last weights, and all must have them
             Agreement(self.replica, "leave").carry_out(lambda _: self._leave())
         if self._awaited is not None:
             self._awaited.close()
@@ -234,7 +234,7 @@ class ServersExecutor(AbstractExecutor):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shards: weights, optimizer state, options and update counts."""
-        if self._early is not None:  # servers have made a part of the step that this worker has not
+        if self._early is not None:  # servers may have made a part of a step that is not over here
             self._early.check_unused()
         return {
             "workers": len(self.view),

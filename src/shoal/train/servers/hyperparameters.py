@@ -1,7 +1,7 @@
 """An optimizer's numeric options as one vector, and the same optimizer over other tensors.
 
-What a parameter server needs to run the user's optimizer somewhere else: make it anew over the
-server's shard, and keep following the worker's learning-rate scheduler. Knows nothing of messages.
+A parameter server runs the user's optimizer somewhere else: it makes one anew over the server's
+shard, and keeps following the worker's learning-rate scheduler. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ParamGroups: TypeAlias = Sequence[dict[str, Any]]
 """`param_groups` of a torch optimizer."""
 
 _SWITCHES = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-"""How to compute, not what: these depend on the device and keep their defaults on a server."""
+"""Options of how to compute: they depend on the device and keep their defaults on a server."""
 
 _NOT_OPTIONS = {"params", "param_names"}
 
 _COUPLED = {"lbfgs", "adafactor", "muon", "lamb", "lars", "shampoo", "soap"}
-"""Optimizers (lower case) whose update of one element looks at others of its tensor."""
+"""Optimizers (lower case) whose update of one element depends on others of its tensor."""
 
 
 class Hyperparameters:
@@ -45,7 +45,7 @@ class Hyperparameters:
                 if numbers is not None:
                     self._slots.append((index, key, len(numbers)))
         self.written: dict[tuple[int, str], list[float]] = dict(self._cut(self.read(groups)))
-        """What each entry was last told to be, by group and name; part of a checkpoint."""
+        """The values last written to each entry, by group and name; part of a checkpoint."""
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self._slots)
@@ -68,9 +68,9 @@ class Hyperparameters:
         return values
 
     def write(self, groups: ParamGroups, values: list[float]) -> None:
-        """Set those entries of `groups` that differ from the values last written.
+        """Set the entries of `groups` whose `values` differ from those last written.
 
-        Entries nobody changed are left alone: some optimizers count steps in their groups.
+        Unchanged entries are left alone: some optimizers count steps in their groups.
         """
         for (index, key), new in self._cut(values):
             if new != self.written[index, key]:
@@ -86,7 +86,7 @@ class Hyperparameters:
 
 
 def spread_over(groups: ParamGroups, updates: int) -> list[dict[str, Any]]:
-    """Return `groups` with learning rates that make `updates` updates move as far as one did.
+    """Return `groups` with learning rates with which `updates` updates move as far as one did.
 
     Dividing gradients instead would leave weight decay at full strength and Adam's steps at full
     length. Momentum stays: it then remembers fewer steps, and asynchrony makes up for it, which
@@ -131,7 +131,7 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
 
 
 def check_fresh(state: Mapping[Any, Any]) -> None:
-    """Raise `UsageError` if an optimizer's `state` is one of steps: nobody would go on from it."""
+    """Raise `UsageError` if an optimizer's `state` has steps in it: servers would not use it."""
     if any(float(each.get("step", 1)) > 0 for each in state.values()):
         raise UsageError(
             "The optimizer has made steps already, and a parameter server keeps that state on its"
@@ -145,7 +145,7 @@ def _options_of(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_server(key: str, value: Any) -> Any:
-    """Return an option as a server on the CPU wants it: no device switches, no tensors."""
+    """Return an option as a server on the CPU needs it: no device switches, no tensors."""
     if key in _SWITCHES:
         return _SWITCHES[key]
     numbers = _numbers_in(value)

@@ -1,7 +1,7 @@
-"""What a worker's shards go on from in a new view: its own memory, or that of others.
+"""How a worker gets the state of its shards in a new view: from its own memory, or other workers'.
 
-Whose memory that is follows from the reports with which the view was decided (`strategies.Origin`),
-so all members know it alike, and nobody asks. Nothing that a worker has is given up before the view
+Whose memory it is follows from the reports with which the view was decided (`strategies.Origin`),
+so all members know it alike, and none asks. A worker gives up none of its state before the view
 serves, for another view may begin first.
 """
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.002
 
 Parts = dict[int, dict[str, Any]]
-"""What one worker gives another: of each shard, by its number, "weights" and "state"."""
+"""The state that one worker gives another: each shard's "weights" and "state", by its number."""
 
 
 def first_shards(replica: Replica, service: Service) -> dict[int, ServedShard]:
-    """Return the shards of this worker, by their numbers, where a training begins."""
+    """Return the shards of this worker, by their numbers, at the beginning of a training."""
     return {
         number: ServedShard(
             ParameterShard(replica.flat.buffers, service.layout, piece, server, replica.optimizer),
@@ -56,10 +56,10 @@ def _served_at(service: Service, rank: int) -> dict[int, tuple[int, int]]:
 
 
 class Move:
-    """The shards of one view, found out of what its members have `kept`.
+    """The shards of one view, made from the state that its members have `kept`.
 
-    `held` are those that this worker has had, by number, and `copies` those of others' optimizer
-    state that it keeps; `channel` is what goes over the network goes over.
+    `held` are the shards that this worker has had, by number, and `copies` the copies of others'
+    optimizer state that it keeps; state is sent over `channel`.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Move:
             rank: {number: origin_of(number, kept, rank) for number in _served_at(service, rank)}
             for rank in dict.fromkeys(service.places)
         }
-        """What each shard goes on from, by rank of its server and number."""
+        """The origin of each shard's state, by rank of its server and number."""
 
     def shards(self) -> dict[int, ServedShard]:
-        """Return this worker's shards by their numbers, once they are as they are to go on.
+        """Return this worker's shards by their numbers, once they have the state to go on from.
 
-        Gives others what they lack. Raises what the communicator does, and `DeadlineExceeded`.
+        Gives others what they lack. Raises the communicator's errors, and `DeadlineExceeded`.
         """
         sent = [work for rank in self._origins if rank != self._own for work in self._give(rank)]
         found = self._own_shards()
@@ -119,7 +119,7 @@ class Move:
         return ServedShard(memory, Shard(self._service.view.members, self._service.rule))
 
     def _parts_for(self, taker: int, giver: int) -> Parts:
-        """Return what `giver`, this worker, has for `taker`."""
+        """Return the state that `giver`, this worker, has for `taker`."""
         parts: Parts = defaultdict(dict)
         places = _served_at(self._service, taker)
         for number, origin in self._origins.get(taker, {}).items():
@@ -141,7 +141,7 @@ class Move:
         return self._held[number].memory.optimizer_state()
 
     def _give(self, taker: int) -> list[Any]:
-        """Begin to send `taker` what it goes on from and this worker has."""
+        """Begin to send `taker` the state that this worker has for it."""
         parts = self._parts_for(taker, self._own)
         if not parts:
             return []

@@ -1,14 +1,14 @@
 """Messages between workers and parameter servers: what is on the wire, and on which channels.
 
 A model is cut into pieces (`train.model_pieces`), and every server keeps a part of each: a shard. A
-push of a shard is one message, into memory that the server has prepared since its last answer; a
-request, a fixed-size vector of 64-bit words that any worker may send at any time, says of some
-pieces that their pushes are on their way. The answer is the weights of every shard, the first one's
-after a short vector of words; every one's in a job that goes on without lost workers, for then the
-words say what the weights hold. Now and then, one worker gets a copy of the optimizer's state with
-them. With a bound on pulls, a part of the weights may not come and keeps
-its older value at the worker; not in the answer to LEAVE, and not of averaged buffers. A worker has
-one push under way at each shard.
+push of a shard is one message, into memory that the server has prepared since its last answer. A
+request, a fixed-size vector of 64-bit words that any worker may send at any time, says that the
+pushes of some pieces are on their way. The answer is the weights of every shard. A short vector of
+words precedes the first shard's weights, or, in a job that goes on without lost workers, every
+shard's, for then the words say which pushes the weights hold. Now and then, one worker gets a copy
+of the optimizer's state with them. With a bound on pulls, a part of the weights may get lost and
+keeps its older value at the worker; not in the answer to LEAVE, and not of averaged buffers. A
+worker has one push under way at each shard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The channels of one training run. What a piece's shards send does not wait for others'."""
+    """The channels of one training run. Messages of one piece do not wait for another's."""
 
     requests: int
     """Requests, worker to server."""
@@ -44,7 +44,7 @@ class Channels:
 
     @classmethod
     def among(cls, reserved: range, num_pieces: int) -> Channels:
-        """Return those of a model of so many pieces, out of `reserved` ones."""
+        """Return the channels for a model of `num_pieces`, out of `reserved` ones."""
         requests, *_ = reserved
         pushes = range(requests + 1, requests + 1 + num_pieces)
         pulls = range(pushes.stop, pushes.stop + num_pieces)
@@ -62,7 +62,7 @@ _BYTES_PER_WORD = 8
 
 
 class Kind(IntEnum):
-    """What a worker asks a server for. Every request is answered with the shards' weights."""
+    """The kinds of request to a server. Every request is answered with the shards' weights."""
 
     PUSH = 0
     """Take my contributions; answer when I may go on."""
@@ -81,7 +81,7 @@ class Kind(IntEnum):
 
     @property
     def word(self) -> Literal["push", "skip", "leave"]:
-        """What a shard calls it."""
+        """The shard's word for this kind."""
         return _WORDS[self]
 
 
@@ -94,7 +94,7 @@ _WORDS: Final[dict[Kind, Literal["push", "skip", "leave"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one worker asks of the shards of some pieces."""
+    """One worker's request to the shards of some pieces."""
 
     kind: Kind
     pieces: range
@@ -109,7 +109,7 @@ class RequestWords:
     """The memory of a request on its way: one vector of words and views of it."""
 
     words: Tensor
-    """What is sent: int64 on the CPU."""
+    """The words that are sent: int64 on the CPU."""
 
     _used: Tensor
     _values: Tensor
@@ -126,7 +126,7 @@ class RequestWords:
         )
 
     def write(self, request: Request) -> None:
-        """Overwrite it."""
+        """Overwrite the memory with `request`."""
         pieces = request.pieces
         head = [int(request.kind), pieces.start, pieces.stop]
         self.words[:_HEAD_WORDS].copy_(torch.tensor(head, dtype=torch.int64, device=HOST))
@@ -136,7 +136,7 @@ class RequestWords:
         self._values.copy_(torch.tensor(values, dtype=torch.float64, device=HOST))
 
     def read(self) -> Request:
-        """Return what it says. Raises `ProtocolError` for a word that is no kind."""
+        """Return the request in the memory. Raises `ProtocolError` for a word that is no kind."""
         kind, start, stop = self.words[:_HEAD_WORDS].tolist()
         if kind not in list(Kind):
             message = f"A worker sent the parameter server a request of unknown kind {kind}."
@@ -146,7 +146,7 @@ class RequestWords:
 
 
 def num_answer_words(shards: int = 0, members: int = 0) -> int:
-    """Return the words of an answer that says what so many shards hold of so many members."""
+    """Return the number of words of an answer about so many shards' pushes of so many members."""
     return _ANSWER_WORDS + (1 + shards * (1 + members) if shards else 0)
 
 
@@ -157,9 +157,9 @@ def fill_answer(
     holdings: Sequence[Holding],
     members: Sequence[int],
 ) -> None:
-    """Write what a server says with the weights it sends, as far as there are `words` for it.
+    """Write the words that a server sends with the weights, as far as there are `words` for them.
 
-    A copy of its optimizer's state comes after the weights if that has any bytes.
+    A copy of its optimizer's state comes after the weights if `copy_bytes` is not 0.
     """
     said = [answer.held_ns, answer.staleness, copy_bytes]
     for each in holdings:
@@ -168,7 +168,7 @@ def fill_answer(
 
 
 def read_answer(words: Tensor) -> Pulled:
-    """Return what a server's words say."""
+    """Return the answer in a server's words."""
     return Pulled(int(words[0]), int(words[1]))
 
 
@@ -178,7 +178,7 @@ def read_copy_bytes(words: Tensor) -> int:
 
 
 def read_holdings(words: Tensor, members: Sequence[int]) -> list[Holding]:
-    """Return what the weights of an answer hold, by shard, as far as that is said."""
+    """Return which pushes the weights of an answer hold, by shard, as far as the words say it."""
     said, size = words[_ANSWER_WORDS + 1 :].tolist(), 1 + len(members)
     return [
         Holding(said[start], dict(zip(members, said[start + 1 : start + size], strict=True)))

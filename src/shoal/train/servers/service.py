@@ -1,6 +1,6 @@
-"""What one model's servers and their clients know alike, and how a part of a piece travels.
+"""The facts that one model's servers and clients share, and how a part of a piece is sent.
 
-Both ends of a message say the same of it: its channel, and what of it may get lost.
+Both ends of a message agree on its channel, and on how much of it may get lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shoal.train.servers.shard import ModelLayout
 
 _IN_TURN: Final = Layers((0,), (1,), 2)
-"""The layers of what goes after the front ones, and otherwise in the order in which it came."""
+"""The layers of messages that go after the front layers', and else in the order they came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Service:
     channels: Channels
     view: View
     places: tuple[int, ...]
-    """The rank of each server. A process that has taken over from a lost one is several."""
+    """The rank of each server. A process that has taken over from a lost one has several."""
     cut: ModelPieces
     layout: ModelLayout
     rule: UpdateRule
     pull_bound: float
-    """The share of the weights that a worker pulls, the last time apart, that may get lost."""
+    """The share of the pulled weights that may get lost, in all pulls but the last."""
     deadline_s: float
     tells_holdings: bool
-    """Whether answers say what the weights hold: others may have to go on from them."""
+    """Whether answers say which pushes the weights hold: others may have to go on from them."""
 
     @property
     def own(self) -> int:
@@ -53,7 +53,7 @@ class Service:
 
     @property
     def others(self) -> list[int]:
-        """The other ranks, beginning with the next: so servers are not all met by one crowd."""
+        """The other ranks, beginning with the next: so not all workers meet one server at once."""
         members = self.view.members
         place = members.index(self.own)
         return [*members[place + 1 :], *members[:place]]
@@ -72,22 +72,22 @@ class Service:
         ]
 
     def pieces_at(self, rank: int, pieces: Sequence[int]) -> list[int]:
-        """Return those of `pieces` of which the process of `rank` keeps a part."""
+        """Return the `pieces` of which the process of `rank` keeps a part."""
         return [piece for piece in pieces if self.servers_at(rank, piece)]
 
     def parts_of(self, flats: Sequence[Tensor], piece: int, rank: int) -> list[Tensor]:
-        """Return, of what is shaped like the flat tensors, what `rank` keeps of `piece`."""
+        """Return the parts of `piece` that `rank` keeps, out of `flats` shaped like the model's."""
         servers = self.servers_at(rank, piece)
         return [self.layout.part_of(flats, piece, server) for server in servers]
 
     def _layers_of(self, piece: int, server: int) -> Layers:
-        """Return which layers of the model lie in what `server` keeps of `piece`."""
+        """Return which layers of the model lie in the part of `piece` that `server` keeps."""
         first = self.layout.pieces[piece].elements.start
         part = self.layout.shard(piece, server)
         return self.cut.layers[piece].within(part.start - first, part.stop - first)
 
-    # Gradients may get lost, which are summed, and parameters, which are pulled again. Averaged
-    # buffers may not: half of one is none.
+    # Gradients, which are summed, and parameters, which are pulled again, may get lost. Averaged
+    # buffers may not: half of a statistic is of no use.
 
     def _is_lossy(self, piece: int) -> bool:
         return not self.layout.pieces[piece].is_statistics
@@ -100,9 +100,9 @@ class Service:
     ) -> list[Work]:
         """Start sending a contribution to the servers of a rank.
 
-        `in_turn` lets it go after what was pushed before, and not before as the layers that are
-        needed first: what backward has first is updated and on its way back while the rest comes.
-        The model's first piece overtakes all the same.
+        `in_turn` sends it after earlier pushes, instead of before them if its layers are needed
+        first: the gradients that backward has first are applied and their weights on the way back
+        while the rest comes. The model's first piece overtakes all the same.
         """
         front = min(p for p in range(len(self.layout.pieces)) if self._is_lossy(p))
         return [
@@ -125,8 +125,8 @@ class Service:
     def num_words(self, piece: int, rank: int) -> int:
         """Return how many words the answer of `rank` with the weights of `piece` has.
 
-        Those of one piece stand for all that a process keeps, unless they say what weights hold: a
-        message costs as much as moving some 100 KB.
+        Unless words say which pushes the weights hold, the words of one piece stand for all pieces
+        that a process keeps: a message costs as much as moving some 100 KB.
         """
         if self.tells_holdings:
             return num_answer_words(len(self.servers_at(rank, piece)), len(self.view))
@@ -142,7 +142,7 @@ class Service:
         *,
         is_last: bool,
     ) -> list[Work]:
-        """Start sending an answer to a worker: `words` and a `copy` only if there are any."""
+        """Start sending an answer to a worker: `words` and `copy` only if they are not empty."""
         send, channel = self.communicator.send, self.channels.pulls[piece]
         bound = self._bound(piece, is_last=is_last)
         servers = self.servers_at(self.own, piece)

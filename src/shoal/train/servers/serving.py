@@ -1,8 +1,8 @@
-"""This worker's servers and its way to all of them, view after view.
+"""This worker's servers and its client of all servers, view after view.
 
-Owns how a model is cut for a number of servers, which a job keeps, and what a worker has of the
-shards: it serves some, has served others, and has pulled all of them. When the view changes it says
-so (`Kept`), and what it serves next is made of what all have said (`moving`).
+Owns the cut of a model for a number of servers, which a job keeps, and the record of a worker's
+shards: it serves some, has served others, and has pulled all of them. When the view changes it
+reports that record (`Kept`), and its next shards follow from all reports (`moving`).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 @final
 class Serving:
-    """What one worker serves to others, and is served by them.
+    """The shards that one worker serves, and its client of all servers.
 
-    `parameters` are those that servers update, with `num_options` numeric options. A newcomer hears
-    of how many servers share the model once it is a member.
+    `parameters` are those that servers update, with `num_options` numeric options. A newcomer
+    learns how many servers share the model once it is a member.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Serving:
         self._parameters, self._num_options = parameters, num_options
         self._reserved = reserve_channels(replica.communicator)
         self._held: dict[int, ServedShard] = {}
-        """Shards by their numbers: those that this worker serves, and some that it has served."""
+        """Shards by their numbers: all that this worker serves, and some that it has served."""
         self._pulled: dict[int, Holding] = {}
-        """What the weights of each shard hold that are the model's."""
+        """The pushes in the model's weights, by shard."""
         self._copies: dict[int, StateCopy] = {}
         """Others' optimizer state, by shard."""
         self._epoch = -1
@@ -127,7 +127,7 @@ class Serving:
 
     @property
     def host(self) -> ShardHost:
-        """What this worker serves in the present view."""
+        """The host of the shards that this worker serves in the present view."""
         assert self._host is not None
         return self._host
 
@@ -137,14 +137,15 @@ class Serving:
         return range(len(self.cut.pieces))
 
     def check(self) -> None:
-        """Raise what this worker's servers failed with."""
+        """Raise the error of this worker's servers, if they failed."""
         if self._host is not None:
             self._host.check()
 
     def go_on(self) -> int | None:
-        """Serve, and be served, in the present view from here on.
+        """Serve, and be served, in the present view from now on.
 
-        Return the number of its next exchange to a newcomer. Raises as the communicator does.
+        Return the number of its next exchange if this worker is a newcomer. Raises the
+        communicator's errors.
         """
         decision, training = self._replica.member.decision, self._replica.session
         if self._epoch == decision.view.epoch:
@@ -166,7 +167,7 @@ class Serving:
         return next_exchanges(decision, training)[rank] if rank in decision.newcomers else None
 
     def hand_over(self, pieces: Iterable[int]) -> None:
-        """Let pieces that have been pulled be the model's. `ViewChanging` if the view is over."""
+        """Copy pulled pieces into the model. Raises `ViewChanging` if the view is over."""
         member = self._replica.member
         if member.is_fixed:
             self.inbox.hand_over(pieces)
@@ -177,20 +178,20 @@ class Serving:
             self.inbox.hand_over(pieces)
             self._pulled.update(self.client.holdings)
             self._copies.update(self.client.copies)
-            # all have been served in this view, so nobody needs what others serve by now
+            # all have been served in this view, so nobody needs shards that have moved elsewhere
             self._held = dict(self.host.shards)
 
     def handed_on(self) -> Kept:
-        """Return what a newcomer has that gets this worker's model."""
+        """Return the record of a newcomer that gets this worker's model."""
         return handed_on(self._kept())
 
     def take_over(self, kept: Kept) -> None:
-        """Begin with the model that another has `handed_on`."""
+        """Begin with the record of the model that another worker has `handed_on`."""
         self._epoch, self._places = kept.epoch, kept.places
         self._pulled = dict(kept.pulled)
 
     def report(self) -> dict[str, bytes]:
-        """Return what this worker has of the shards, which nothing changes then; `Bookkeeper`."""
+        """Freeze this worker's shards and return the record of them; see `Bookkeeper`."""
         if self._host is not None:
             self._host.freeze()
         return note_of(self._replica.session, self._kept())
@@ -208,14 +209,14 @@ class Serving:
         self.host.load_weights(self._replica.flat.buffers)
 
     def close(self) -> None:
-        """Keep no copies for others any more. Its own shards stay, for a checkpoint."""
+        """Keep no more copies for others. This worker's own shards stay, for a checkpoint."""
         self._copies = {}
 
 
 def _layout(
     replica: Replica, pieces: Sequence[Piece], trained: Sequence[Tensor], num_servers: int
 ) -> ModelLayout:
-    """Describe the model's flat tensors and what lies where in them."""
+    """Return the places of pieces and trained parameters in the model's flat tensors."""
     groups = {
         id(parameter): index
         for index, group in enumerate(replica.optimizer.param_groups)

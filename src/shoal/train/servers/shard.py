@@ -1,7 +1,7 @@
 """One shard: a server's part of a piece of the model, with its optimizer and the round's gradients.
 
 Owns the arithmetic of a parameter server (docs/papers.md, 4.2) for the elements it keeps. Knows no
-message, no clock and no thread: `shard_server` says when to do what. Everything lies on the CPU.
+message, no clock and no thread: `shard_server` decides when. Everything lies on the CPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PieceSpan:
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """What all workers know of the model: how it is cut into shards and what lies in them."""
+    """The layout that all workers know: how the model is cut into shards and what lies in them."""
 
     pieces: tuple[PieceSpan, ...]
 
@@ -61,7 +61,7 @@ class ModelLayout:
     def shard(self, piece: int, server: int) -> range:
         """Return the elements of its flat tensor that `server` keeps of `piece`; maybe none.
 
-        Every server keeps as much of each piece, so a piece comes from all of them at once.
+        Every server keeps an equal part of each piece, so a piece comes from all of them at once.
         """
         return self._shards[piece][server]
 
@@ -77,7 +77,7 @@ class ModelLayout:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all shards in which there is anything."""
+        """The numbers of all shards that are not empty."""
         return [
             self.number_of(piece, server)
             for piece, parts in enumerate(self._shards)
@@ -90,7 +90,7 @@ class ModelLayout:
         return piece * self.num_servers + server
 
     def trained_in(self, piece: int) -> list[int]:
-        """Return the numbers of the trained parameters that lie in `piece`; none is in two."""
+        """Return the numbers of the trained parameters in `piece`; each is in one piece only."""
         span = self.pieces[piece]
         return [
             number
@@ -99,7 +99,7 @@ class ModelLayout:
         ]
 
     def part_of(self, flats: Sequence[Tensor], piece: int, server: int) -> Tensor:
-        """Return, of what is shaped like the flat tensors, what `server` keeps of `piece`."""
+        """Return the part of `piece` that `server` keeps, out of flat tensors like the model's."""
         elements = self.shard(piece, server)
         return flats[self.pieces[piece].flat][elements.start : elements.stop]
 
@@ -107,10 +107,10 @@ class ModelLayout:
 class ParameterShard:
     """Weights of one shard, and how contributions of gradients become updates of them.
 
-    A contribution is a one-dimensional CPU tensor shaped like `weights`: of averaged buffers their
+    A contribution is a one-dimensional CPU tensor shaped like `weights`: for averaged buffers their
     present values; else gradients where trained parameters lie, and the rest is ignored. A
     parameter that no contribution to an update used is skipped by the optimizer, as torch skips
-    parameters whose gradient is None; if only some used it, the others count as zero.
+    parameters whose gradient is None; if only some contributions used it, the others count as zero.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class ParameterShard:
     def apply(self, hyperparameters: list[float], *, divisor: float, share: float) -> None:
         """Make one update with the sum of the contributions divided by `divisor`.
 
-        `share` is the weight, up to 1, with which the mean of the contributed buffers replaces
-        those kept here. `hyperparameters` are those of the workers, see `Hyperparameters`.
+        `share` is the weight, up to 1, with which the mean of the contributed buffers replaces the
+        buffers kept here. `hyperparameters` are those of the workers, see `Hyperparameters`.
         """
         if self.is_statistics:
             self._replace(share)
@@ -169,7 +169,7 @@ class ParameterShard:
 
     def _replace(self, share: float) -> None:
         mean = self._sum / self.num_contributions
-        # a mask may have been filled with infinities, between which there is nothing
+        # a mask may have been filled with infinities, which cannot be interpolated
         moved = torch.lerp(self.weights, mean, share)
         self.weights.copy_(torch.where(self.weights.isinf() | mean.isinf(), mean, moved))
 
@@ -209,16 +209,16 @@ class ParameterShard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, keeping contributions that wait for their update.
 
-        Without the optimizer's state that begins anew.
+        If `state` has no optimizer state, the optimizer's begins anew.
         """
         self.weights.copy_(state["weights"])
         if "optimizer" in state:
             self._optimizer.load_state_dict(_cloned(state["optimizer"]))
-            # With them the options were written: a worker's that differ from these are news.
+            # The options come with it: a worker's options that differ from them are changes.
             self._hyperparameters.written.update(state["hyperparameters"])
 
     def drop_contributions(self) -> None:
-        """Forget what has been added to the next update."""
+        """Forget the contributions that have been added to the next update."""
         self.num_contributions = 0
 
 

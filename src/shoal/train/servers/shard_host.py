@@ -1,7 +1,7 @@
-"""The shards that one process serves, of every piece of the model, and what all of them share.
+"""The shards that one process serves, of every piece of the model, and their shared thread.
 
-One thread receives the other workers' requests and hands them to the shards that they are for.
-What a shard does with them is `shard_server`'s.
+The thread receives the other workers' requests and hands them to the shards of their pieces, which
+`shard_server` serves.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ShardHost:
             self._thread.start()
 
     def submit(self, request: Request, outbox: Sequence[Tensor]) -> None:
-        """Let the shards take a request of the worker of this process.
+        """Queue a request of the worker of this process at the shards.
 
         Its parts of `outbox` must stay unchanged until `collect` of their pieces returns.
         """
@@ -77,7 +77,8 @@ class ShardHost:
     ) -> tuple[Pulled, Sequence[Holding]] | None:
         """Wait until this process's worker may go on with `piece`; copy its shards into `inbox`.
 
-        Return also what these hold. None if nothing of it is here. Raises as `ShardServer.collect`.
+        Return also the pushes that the shards hold; None if this process has no shard of `piece`.
+        Raises as `ShardServer.collect`.
         """
         server = self._servers.get(piece)
         if server is None:
@@ -92,13 +93,13 @@ class ShardHost:
             server.join()
 
     def freeze(self) -> dict[int, Holding]:
-        """Return what the shards hold, by their numbers; nothing changes that any more."""
+        """Freeze the shards; return the pushes that they hold, by their numbers."""
         for server in self._servers.values():
             server.freeze()
         return {number: shard.decisions.holding for number, shard in self.shards.items()}
 
     def end(self) -> None:
-        """End the threads, of which each ends by itself where the view changes."""
+        """End the threads; each ends by itself if the view changes."""
         over = ViewChanging("The workers that take part have changed.")
         for server in self._servers.values():
             server.freeze()
@@ -110,14 +111,14 @@ class ShardHost:
             server.end()
 
     def check(self) -> None:
-        """Raise what a thread failed with, unless the view has ended."""
+        """Raise a thread's error, unless the view has ended."""
         with suppress(ViewChanging):
             self._thread.check()
             for server in self._servers.values():
                 server.check()
 
     def counters(self) -> dict[str, float]:
-        """Return what the shards have counted, on an average: see docs/parameter-server.md."""
+        """Return the shards' counters, on average: see docs/parameter-server.md."""
         decisions = [shard.decisions for shard in self.shards.values()]
         reads = [each.clock.staleness_counts for each in decisions]
         share = 1 / max(1, len(decisions))

@@ -3,11 +3,11 @@
 Owns the conversation of the shards of one piece with the workers (docs/papers.md, 4.2), in a thread
 of its own: a piece whose pushes are there is updated, and sent, while others are on their way. A
 process has one shard of it, or several if it serves for lost ones as well; they have a clock each,
-and answer together. What arrives goes into memory prepared for each worker since its last answer,
-so receiving overlaps with applying, and workers that come together do not queue for each other's
-transfers. The worker of the same process hands its contribution over by reference. Which updates to
-apply when and whose answer must wait is decided by `groups.server_clock`, the arithmetic is
-`ParameterShard`'s.
+and answer together. Pushes arrive in memory prepared for each worker since its last answer, so
+receiving overlaps with applying, and workers that push at the same time do not queue for each
+other's transfers. The worker of the same process hands its contribution over by reference.
+`groups.server_clock` decides which updates to apply when and whose answer must wait; the arithmetic
+is `ParameterShard`'s.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def options_for(rule: UpdateRule, groups: ParamGroups, workers: int) -> ParamGroups:
-    """Return the options that an update uses, from those of the user's optimizer."""
+    """Return the options of an update, from the `groups` of the user's optimizer."""
     updates = rule.rate_divisor(workers)
     return groups if updates == 1 else spread_over(groups, updates)
 
@@ -53,7 +53,7 @@ _NOTHING: Final = torch.empty(0, dtype=torch.uint8, device=HOST)
 
 @dataclass(frozen=True, slots=True)
 class ServedShard:
-    """One shard: its memory, and what decides about it."""
+    """One shard: its memory, and the decisions about its updates and answers."""
 
     memory: ParameterShard
     decisions: Shard
@@ -61,12 +61,12 @@ class ServedShard:
 
 @dataclass(slots=True)
 class _Seat:
-    """What a server keeps for one worker of another process; a tensor for each shard."""
+    """A server's memory and messages for one worker of another process; a tensor per shard."""
 
     inbox: list[Tensor]
     words: Tensor
     copy: Tensor = field(default_factory=lambda: _NOTHING)
-    """The copy of optimizer state on its way to it."""
+    """The copy of optimizer state on its way to the worker."""
     arriving: list[Work] = field(default_factory=list)
     sending: list[Work] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ class _Seat:
 class _Push:
     """A request and its contribution to each shard, which waits to be added.
 
-    That of a skipped step is not.
+    The contribution of a skipped step is not added.
     """
 
     contribution: Sequence[Tensor]
@@ -84,7 +84,7 @@ class _Push:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a worker of this process gets: an answer, the shards' weights and what these hold."""
+    """The answer to this process's worker, the shards' weights and the pushes they hold."""
 
     answer: Pulled
     weights: list[Tensor]
@@ -107,14 +107,14 @@ class ShardServer:
             for rank in service.others
         }
         self._copies: dict[int, list[Tensor]] = {}
-        """The weights as each worker was given them, where others' updates go on meanwhile."""
+        """The weights as given to each worker, where others' updates go on meanwhile."""
         self._pushes: dict[int, _Push] = {}
         self._options: list[list[float]] = [[] for _ in shards]
         self._asked_ns: dict[int, int] = {}
         self._due: dict[int, list[Answer]] = {}
-        """The shards' answers to a worker that all of them have to let go on."""
+        """The shards' answers to each worker that not all shards have let go on yet."""
         self._copied = shards[0].decisions.version
-        """The version of the last copy of the optimizer's state, or that with which it began."""
+        """The version of the last copy of the optimizer's state; at first the initial version."""
         self._granted: _Given | None = None
         self._progress = Progress(service.deadline_s)
         self._is_frozen = False
@@ -134,11 +134,11 @@ class ShardServer:
         self._waiting.put((rank, _Push(self._seats[rank].inbox, request)))
 
     def fail(self, error: BaseException) -> None:
-        """Take no more requests; whoever waits for these shards gets `error`."""
+        """Take no more requests; callers that wait for these shards get `error`."""
         self._waiting.put(error)
 
     def submit(self, request: Request, contribution: Sequence[Tensor]) -> None:
-        """Let a request of the worker of this process be taken.
+        """Queue a request of the worker of this process.
 
         `contribution` must stay unchanged until `collect` returns.
         """
@@ -148,8 +148,9 @@ class ShardServer:
     def collect(self, weights: Sequence[Tensor]) -> tuple[Pulled, Sequence[Holding]]:
         """Wait until the clocks let this process's worker go on; copy the shards into `weights`.
 
-        Return also what these hold. Raises what the server's thread failed with, `WorkerLost` among
-        others, and `DeadlineExceeded` if no worker says anything for the deadline.
+        Return also the pushes that the shards hold. Raises the error of the server's thread,
+        `WorkerLost` among others, and `DeadlineExceeded` if no worker says anything for the
+        deadline.
         """
         with self._progress:
             given = self._progress.wait_for(self._poll_grant, "the other workers' gradients")
@@ -174,12 +175,12 @@ class ShardServer:
             self._thread.join(self._service.deadline_s)
 
     def check(self) -> None:
-        """Raise what the server's thread failed with, if it did."""
+        """Raise the error of the server's thread, if it failed."""
         self._thread.check()
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Let nobody else change the shards during the body."""
+        """Keep other threads from changing the shards during the body."""
         with self._progress:
             yield
 
@@ -193,7 +194,7 @@ class ShardServer:
             rank, push = asked
             kind = push.request.kind
             if rank != self._own:
-                # without the lock, which others need while a view changes
+                # without the lock, which other threads need while a view changes
                 _wait_for(self._seats[rank].sending)
                 if kind is not Kind.SKIP:
                     _wait_for(self._seats[rank].arriving)
@@ -205,7 +206,7 @@ class ShardServer:
                 remaining.remove(rank)
 
     def _handle(self, rank: int, push: _Push) -> None:
-        """Act on one request and answer everyone whom that lets go on. The lock is held."""
+        """Act on one request and answer every worker that it lets go on. The lock is held."""
         self.num_requests += 1
         self._asked_ns[rank] = time.monotonic_ns()
         self._pushes[rank] = push
@@ -254,7 +255,7 @@ class ShardServer:
         )
 
     def _state_for(self, rank: int, *, is_last: bool) -> Tensor:
-        """Return the copy of the optimizer's state that `rank` is to keep, if one is due."""
+        """Return the copy of the optimizer's state for `rank` to keep, if one is due."""
         version = self.shards[0].decisions.version
         is_due = is_copy_due(version, self._copied, self._piece)
         if is_last or rank != self._service.keeper or not is_due:
@@ -265,7 +266,7 @@ class ShardServer:
     def _given(self, rank: int, *, is_last: bool) -> list[Tensor]:
         """Return the weights for a worker: copies where others' updates go on while it takes them.
 
-        Under BSP there are none: an update needs every worker's push, and so its receipt.
+        Under BSP no copies are needed: an update needs every worker's push, which follows its pull.
         """
         weights = [shard.memory.weights for shard in self.shards]
         if is_last or self._service.rule.staleness == 0:
@@ -277,7 +278,7 @@ class ShardServer:
         return self._copies[rank]
 
     def _expect(self, rank: int) -> None:
-        """Prepare memory for the next contribution of `rank`, unless it is prepared still."""
+        """Prepare memory for the next contribution of `rank`, unless it is still prepared."""
         seat = self._seats[rank]
         if not seat.arriving:
             seat.arriving = self._service.receive_push(seat.inbox, self._piece, rank)
