@@ -45,6 +45,7 @@ COUNTS = {
     "probes": 8,
     "bitmaps": 9,
     "stops": 10,
+    "avoided_paths": 2,
     "renewal_due_bytes": 1100,
     "renewal_missing_bytes": 110,
 }

@@ -34,6 +34,7 @@ from shoal.transport.rates import note_feedback
 from shoal.transport.recent_keys import remember
 from shoal.transport.residuals import keep_missing
 from shoal.transport.round_trips import note_round_trip, note_turn
+from shoal.transport.spraying import note_missing
 from shoal.transport.tables import (
     ASKING,
     BLOCKED,
@@ -141,7 +142,9 @@ def _outgoing_of(state: State, rank: int, header: Row) -> int:
 
 
 @compiled
-def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, size: int) -> None:
+def on_bitmap(
+    state: State, rank: int, header: Row, highest: int, bitmap: int, size: int, now: int
+) -> None:
     """Send again exactly the segments that the receiver says are missing.
 
     `highest` is the low half of the packet number up to which it has heard. An answer from before
@@ -162,6 +165,7 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
     row.important_left = count_common(row.important, row.pending, row.segments)
     if row.unsent > 0:
         row.probes = row.twice = 0
+        note_missing(state, rank, row, now)
         state.core[0].path_left = 0  # the next path: this one may be dead
         peer = state.peers[rank]
         peer.outgoing_lossy_until = peer.next_number + LOSSY_PACKETS

@@ -38,7 +38,7 @@ LEAST_REORDERING: Final = 3.0
 """Packets that may overtake one before it counts as lost, where all have long come in order."""
 
 MOST_REORDERING: Final = 128.0
-"""Packets that may overtake one on paths that differ, or if sprayed until that is seen."""
+"""Packets that may overtake one before it counts as lost, on paths that differ much."""
 
 REORDERING_FORGOTTEN: Final = 0.0002
 """Share of the overtaking expected that is forgotten with every packet that comes in order."""

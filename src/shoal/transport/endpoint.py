@@ -16,11 +16,12 @@ import numpy as np
 from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
 from shoal.transport.budget import DOUBLING, FIRST_ARRIVALS
-from shoal.transport.congestion import LEAST_REORDERING, MOST_REORDERING
+from shoal.transport.congestion import LEAST_REORDERING
 from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import LEAST_BYTES
 from shoal.transport.parity import parity_pool
+from shoal.transport.spraying import PATH
 from shoal.transport.tables import IN_MEMORY, NEAR, NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
@@ -74,7 +75,7 @@ class Endpoint:
         core = self.state.core
         core["rank"], core["segment_bytes"] = rank, config.segment_bytes
         core["spray_unit"] = core["path_left"] = config.spray_unit
-        core["paths"], core["largest_batch"] = config.paths, config.largest_batch
+        core["largest_batch"] = config.largest_batch
         core["layer_tags"], core["importance_tags"] = config.layer_tags, config.importance_tags
         core["rate_control"] = rates.ALL_RATE_CONTROLS[config.rate_control]
         core["stop_early"], core["slow_start"] = config.stop_early, DOUBLING
@@ -83,7 +84,8 @@ class Endpoint:
         core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss
         core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
         core["arrivals"] = FIRST_ARRIVALS
-        self.state.peers["reordering"] = MOST_REORDERING if config.paths > 1 else LEAST_REORDERING
+        self.state.peers["reordering"] = LEAST_REORDERING
+        self.lay_paths(config.paths)
         core["own_limit"], core["held_at"], core["look_at"] = LEAST_BYTES, NEVER, NEVER
         core["paused_at"] = NEVER
         core["parity"], self._parity = config.parity, parity_pool(core, config.segment_bytes)
@@ -96,6 +98,18 @@ class Endpoint:
         """Talk to `peer`: its packets bear `tag_in`, and it wants `tag_out` in ours."""
         row = self.state.peers[peer]
         row["tag_in"], row["tag_out"], row["known"] = tag_in, tag_out, 1
+
+    def lay_paths(self, count: int) -> None:
+        """Send over so many paths to every peer. Before anything is posted."""
+        self._paths = np.zeros(self.num_ranks * count if count > 1 else 0, PATH)
+        self.state.core["paths"] = count
+        self.state.core["paths_at"] = self._paths.ctypes.data
+
+    def avoided_paths(self, now: int) -> dict[tuple[int, int], int]:
+        """Return the microseconds for which each path is left alone, by rank and path."""
+        until = self._paths["avoided_until"].reshape(self.num_ranks, -1)
+        places = np.argwhere(until > now).tolist()
+        return {(rank, path): int(until[rank, path]) - now for rank, path in places}
 
     def note_host(self, near: Sequence[int]) -> None:
         """Give the ranks `near`, which are on this rank's host, half of what fits; others are not.
@@ -142,6 +156,8 @@ class Endpoint:
         """
         if not self._free:
             raise ResourceError("Too many transfers at once.")
+        if self._paths.size:
+            tables.keep_paths()
         slot = self._free[-1]
         row = self.state.operations[slot : slot + 1]
         row[:] = tables.operation

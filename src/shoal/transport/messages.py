@@ -139,6 +139,7 @@ class MessageTables:
         """The time at which something is due about each row, kept apart from the rows because the
         timer looks at all."""
         self.keeps_missing = keeps_missing
+        self._marks: NDArray[np.int32] | None = None
         outgoing, incoming = _by_peer(sending, SENDING), _by_peer(receiving, RECEIVING)
         self._fill_outgoing(outgoing)
         self._fill_incoming(incoming)
@@ -170,6 +171,13 @@ class MessageTables:
         if source is not None and source != target:
             free = self.outgoing["gate"] < 0
             self.outgoing["address"][free] += source - target
+
+    def keep_paths(self) -> None:
+        """Make room for which path each segment takes, once."""
+        if self._marks is None:
+            segments = self.outgoing["segments"].astype(np.int64)
+            self._marks = self._zeros(int(segments.sum()), I4)
+            self.outgoing["marks"] = self._marks.ctypes.data + 4 * (np.cumsum(segments) - segments)
 
     @property
     def keeps_something(self) -> bool:

@@ -504,7 +504,7 @@ def _on_control(
     elif kind == MISFIT:
         on_misfit(state, rank, header)
     elif kind == BITMAP:
-        on_bitmap(state, rank, header, int(feedback.highest), rest, rest_bytes)
+        on_bitmap(state, rank, header, int(feedback.highest), rest, rest_bytes, now)
     elif kind == STOP:
         on_stop(state, rank, header, rest, rest_bytes)
     elif kind == PROBE:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from shoal.compiled import U8, compiled, copy_bytes, rows_at
+from shoal.compiled import I4, U8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import clear_bit, count_bits, count_common, next_bit, test_bit
 from shoal.transport.congestion import says_shallow
 from shoal.transport.control_queue import queue_control, queue_slots
@@ -40,6 +40,7 @@ from shoal.transport.rates import (
     waits_for_reports,
 )
 from shoal.transport.round_trips import answer_wait, credit_wait, has_lately_missed
+from shoal.transport.spraying import left_on_path, note_turn_of, turn_mark, usable_path
 from shoal.transport.tables import (
     ASKING,
     IN_MEMORY,
@@ -129,7 +130,7 @@ def next_batch(
     """
     core = state.core[0]
     clock += wait_ahead(core)  # what waits here is no news of the way, of answers neither
-    if _next_control(state, memory, pieces, clock, transmit):
+    if _next_control(state, memory, pieces, now, clock, transmit):
         return True
     world_size, candidates = state.peers.size, state.candidates.ctypes.data
     begin = core.peer_cursor
@@ -148,6 +149,8 @@ def next_batch(
             room = min(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
             )
+            if core.paths > 1:
+                room = min(room, left_on_path(core, rank, now))
             if outgoing_at(state, state.peers[rank].queue).unsent > 0:
                 _write_batch(state, rank, room, memory, pieces, clock)
             else:
@@ -192,7 +195,9 @@ def _header(core: Row, peer: Row, memory: int, kind: int, length: int, clock: in
 
 
 @compiled
-def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: Row) -> bool:
+def _next_control(
+    state: State, memory: int, pieces: int, now: int, clock: int, transmit: Row
+) -> bool:
     core = state.core[0]
     while core.control_head < core.control_tail:
         row = state.control[core.control_head % queue_slots(state)]
@@ -202,7 +207,7 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
         peer.feedback_due = 0
         if peer.lost:
             continue
-        tos, path = CONTROL_TOS, _some_path(core, peer, clock)
+        tos, path = CONTROL_TOS, _some_path(state, rank, now, clock)
         if row.kind == PROBE or row.kind == CREDIT_PROBE:
             handle = _asked_about(state, row)
             if handle >= 0:
@@ -238,15 +243,16 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
 
 
 @compiled
-def _some_path(core: Row, peer: Row, clock: int) -> int:
+def _some_path(state: State, rank: int, now: int, clock: int) -> int:
     """Return a path for an answer or a repeated question, in no order that others could be in.
 
     Whatever is repeated for want of an answer must not take the same path for ever: it may be dead.
     """
+    core = state.core[0]
     if core.paths == 1:
         return 0
-    mixed = (clock + peer.next_number) * 2654435761 & 0xFFFFFFFF
-    return int((mixed >> 16) % core.paths)
+    mixed = (clock + state.peers[rank].next_number) * 2654435761 & 0xFFFFFFFF
+    return usable_path(core, rank, int((mixed >> 16) % core.paths), now)
 
 
 @compiled
@@ -295,8 +301,6 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     handle = peer.queue
     row = outgoing_at(state, handle)
     operation = state.operations[slot_of(handle)]
-    if core.paths > 1:
-        room = min(room, _left_on_path(core))
     core.batch_packets = core.batch_bytes = core.batch_parities = 0
     interval = report_interval(core, peer)
     if row.passes == 0 and row.unsent == row.segments:
@@ -307,6 +311,7 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     flags |= row.parity_code << CODE_SHIFT | (WAITED if core.waiting > 0 else 0)
     segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
     parts = rows_at(pieces, room * PIECES, PIECE)
+    marks, mark = rows_at(row.marks, row.segments, I4), turn_mark(core)
     ends = False
     to_begin = cursor > 0  # what lies before the cursor comes after the end
     while core.batch_packets < room:
@@ -338,13 +343,14 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
         parts[place + 1].address = take(row.form, row.address, offset, at + HEADER_BYTES, length)
         parts[place + 1].length = length
         at += HEADER_BYTES + segment_bytes
+        if core.paths > 1:
+            marks[segment] = mark
         peer.next_number += 1
         core.batch_packets += 1
         core.batch_bytes += HEADER_BYTES + length
         if length < segment_bytes or ends:
             break
     core.batch_important = importance
-    core.path_left -= core.batch_packets
     row.cursor = 0 if ends else cursor
 
 
@@ -395,8 +401,6 @@ def _write_parity(state: State, rank: int, room: int, memory: int, pieces: int, 
     core, peer = state.core[0], state.peers[rank]
     row = outgoing_at(state, peer.queue)
     operation = state.operations[slot_of(peer.queue)]
-    if core.paths > 1:
-        room = min(room, _left_on_path(core))
     count, length = min(room, int(row.parity_left)), int(min(core.segment_bytes, row.size))
     flags = (IMPORTANT if row.important == 0 else 0) | (WAITED if core.waiting > 0 else 0)
     flags |= row.parity_code << CODE_SHIFT
@@ -418,7 +422,6 @@ def _write_parity(state: State, rank: int, room: int, memory: int, pieces: int, 
     core.batch_packets = core.batch_parities = count
     core.batch_bytes = count * (HEADER_BYTES + length)
     core.batch_important = row.important == 0
-    core.path_left -= count
 
 
 @compiled
@@ -431,15 +434,6 @@ def _ask_again(state: State, rank: int, handle: int) -> None:
     operation, row = state.operations[slot_of(handle)], outgoing_at(state, handle)
     state.counters[rank, _PROBES] += 1
     queue_control(state, PROBE, rank, operation.stream, operation.iteration, row.message, 0, 0)
-
-
-@compiled
-def _left_on_path(core: Row) -> int:
-    """Return how many packets may go before the next choice of a path, after making one if due."""
-    if core.path_left <= 0:
-        core.path = (core.path + 1) % core.paths
-        core.path_left = core.spray_unit
-    return int(core.path_left)
 
 
 @compiled
@@ -495,5 +489,6 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         counters[_SENT_AGAIN] += core.batch_packets
     if core.batch_important:
         counters[_IMPORTANT_SENT] += core.batch_packets
+    note_turn_of(core, rank, core.batch_packets)
     note_sent(core, peer, core.batch_bytes, now)
     return True

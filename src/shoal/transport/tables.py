@@ -54,6 +54,7 @@ OUTGOING: Final = np.dtype(
         ("important", "<i8"),  # address of the bitmap of important segments; 0: all are
         ("missing", "<i8"),  # address of the bitmap of undelivered segments; 0: nobody asks
         ("again", "<i8"),  # address of the bitmap of segments that were missing when last asked
+        ("marks", "<i8"),  # address of an int32 a segment: its path, `spraying.turn_mark`; 0: none
         ("kept", "<i8"),  # address for what the shard's held, in memory's type; 0: not kept
         ("kept_used", "<i8"),  # address of how many segments the shard keeps there (int64)
         ("kept_room", "<i4"),  # segments
@@ -252,6 +253,8 @@ CORE: Final = np.dtype(
         ("paths", "<i4"),
         ("path", "<i4"),
         ("path_left", "<i4"),
+        ("path_turn", "<i8"),  # how often one has been chosen
+        ("paths_at", "<i8"),  # address of what is known of each peer's paths, if there are several
         ("largest_batch", "<i4"),  # packets handed to the socket at once
         ("peer_cursor", "<i4"),
         ("order", "<i8"),
@@ -409,6 +412,8 @@ class Counter(IntEnum):
     """Data packets sent that bear parity."""
     REBUILT = 28
     """Segments put together from parity."""
+    AVOIDED = 29
+    """Times that a path was left alone because packets got lost on it."""
 
 
 CLASSES: Final = 8

@@ -90,6 +90,11 @@ _OF_PEERS: Final = (
         _field("rebuilt_packets"),
     ),
     _Metric(
+        "avoided_paths",
+        "Times that a source port was left alone because packets from it got lost.",
+        _field("avoided_paths"),
+    ),
+    _Metric(
         "refused_packets",
         "Data packets that this machine's kernel did not take for sending.",
         _field("refused_packets"),

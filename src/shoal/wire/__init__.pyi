@@ -13,6 +13,7 @@ from shoal.wire.links import LinkListener as LinkListener
 from shoal.wire.monitored_barrier import MonitoredBarrier as MonitoredBarrier
 from shoal.wire.opening import lane_count_of as lane_count_of
 from shoal.wire.opening import new_engine as new_engine
+from shoal.wire.settings import USUAL_PATHS as USUAL_PATHS
 from shoal.wire.settings import Settings as Settings
 from shoal.wire.settings import from_environment as from_environment
 from shoal.wire.shown import Shown as Shown

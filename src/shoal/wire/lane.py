@@ -7,6 +7,7 @@ done, and gives it up at its deadline. Only that thread touches the endpoint's t
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     from shoal.wire.operation_log import OperationLog
     from shoal.wire.transfer import Part, Transfer
+
+_log = logging.getLogger(__name__)
 
 TICK_US: Final = 200_000
 """How long the loop stays in compiled code at most, and so how late a deadline may be noticed."""
@@ -106,6 +109,8 @@ class Lane:
         self._newly_lost: deque[tuple[int, str]] = deque()
         self._ended_owners: deque[tuple[object, ShoalError, float]] = deque()
         self._traffic = RecentTraffic()
+        self._times_avoided = 0
+        self._avoided: dict[tuple[int, int], int] = {}
         self._stopping = False
         self._error: ShoalError | None = None
         self._thread: threading.Thread | None = None
@@ -130,8 +135,10 @@ class Lane:
         own = self.card  # a row of the table for each rank, whether it is there or not
         addresses = [(card or own).addresses for card in cards]
         plan = plan_paths(len(self._interfaces), config.paths, [len(each) for each in addresses])
+        first_of = sockets.senders[:: sockets.send_fds.shape[1]]
+        self._source_ports = [first_of[place].getsockname()[1] for place in plan.senders]
         self._interface_of = [place % len(self._interfaces) for place in plan.senders]
-        self.endpoint.state.core["paths"] = len(plan.senders)
+        self.endpoint.lay_paths(len(plan.senders))
         fds = [receiver.fileno() for receiver in sockets.receivers]
         table, lengths = address_tables(sockets.family, addresses, plan.peers)
         self._io = new_sockets(fds, sockets.send_fds[plan.senders], table, lengths)
@@ -282,6 +289,7 @@ class Lane:
             elif why != EVENTS and time.monotonic() >= next_look:
                 self._traffic.note(self.endpoint.state.counters, time.monotonic())
                 self._give_up_late()
+                self._say_what_is_avoided()
                 next_look = time.monotonic() + TICK_US / 1e6
 
     def _post(self, now_us: int) -> None:
@@ -360,6 +368,23 @@ class Lane:
                 f"{self._traffic.explain(peers, self.endpoint.config.segment_bytes)}"
             )
             self._give_up([task], DeadlineExceeded(message))
+
+    def _say_what_is_avoided(self) -> None:
+        """Log the source ports that have been left alone since the last look."""
+        times = self.endpoint.counts()[Counter.AVOIDED]
+        if times == self._times_avoided:
+            return
+        self._times_avoided = times
+        avoided = self.endpoint.avoided_paths(time.monotonic_ns() // 1_000)
+        for rank, path in avoided.keys() - self._avoided.keys():
+            _log.info(
+                "Packets to rank %d from port %d get lost more often than from other ports: none"
+                " is sent from there for %.1f s.",
+                rank,
+                self._source_ports[path],
+                avoided[rank, path] / 1e6,
+            )
+        self._avoided = avoided
 
     def _all(self) -> list[_Task]:
         return [*self._running.values(), *self._waiting, *self._submitted]

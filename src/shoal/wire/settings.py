@@ -8,7 +8,7 @@
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
 | SHOAL_LANES | threads that move datagrams, each with its sockets | 1, or 2 (`opening.py`) |
 | SHOAL_SHARED_MEMORY | 0: ranks of one host send datagrams to each other, too | 1; 0 (*) |
-| SHOAL_PATHS | source ports to spray over, on each address | 1 |
+| SHOAL_PATHS | source ports to spray over, on each address | 8 |
 | SHOAL_SPRAY | packets that go one path before the next is chosen | 44 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
 | SHOAL_RATE | to each rank: what `fixed` keeps to and `timely` begins with | 1 Gbit/s |
@@ -28,6 +28,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from shoal.arguments import whole_number
 from shoal.collectives import ALGORITHMS, AUTO
@@ -36,6 +37,10 @@ from shoal.quantities import parse_rate
 from shoal.transport import POLICIES, WIRE_TYPES, TransportConfig, segment_bytes_for
 from shoal.wire.paths import Interface, is_wildcard, parse_interfaces
 from shoal.wire.sum_options import EXACT, SumOptions
+
+USUAL_PATHS: Final = 8
+"""The source ports of each address. Switches that choose among equal links by ports then use most
+of them: of two links, one stays unused for one pair of hosts in 128."""
 
 _PORTS = 65535
 """The number of ports that an address has."""
@@ -100,7 +105,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         shares_memory=_choice(given, "SHOAL_SHARED_MEMORY", words) == "1",
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
-            paths=_number(given, "SHOAL_PATHS", 1, low=1, high=_PORTS),
+            paths=_number(given, "SHOAL_PATHS", USUAL_PATHS, low=1, high=_PORTS),
             spray_unit=_number(given, "SHOAL_SPRAY", usual.spray_unit, low=1, high=_MOST_PACKETS),
             rate_control=rate_control,
             rate_bytes_per_us=_rate(given, rate_control) or usual.rate_bytes_per_us,

@@ -84,6 +84,8 @@ class Traffic:
     """Questions asked because nothing was heard of a message."""
     bitmaps: int
     """Answers to such questions that said what was missing."""
+    avoided_paths: int
+    """Times that a source port was left alone because packets from it got lost."""
     stops: int
     """Messages' ends told to their senders, again if need be."""
     sum_due_bytes: tuple[int, ...]
@@ -303,6 +305,7 @@ _COLUMNS: Final = {
     ],
     "probes": [Counter.PROBES],
     "bitmaps": [Counter.BITMAPS],
+    "avoided_paths": [Counter.AVOIDED],
     "stops": [Counter.STOPS],
 }
 

@@ -408,7 +408,9 @@ def lowest_budget(link: VirtualLink, host: int) -> float:
 def test_reordering_is_no_loss() -> None:
     config = TransportConfig(segment_bytes=64, budget_packets=64, first_budget_packets=64, paths=2)
     link, _ = joined(2, config, faults=Faults(reordering=0.9, reorder_us=400))
-    Transfer(link, 0, 1, np.ones(16 * 1_000, np.float32)).post()
+    Transfer(link, 0, 1, np.ones(16 * 100, np.float32)).post()
+    link.run()  # it is seen once packets come in another order
+    Transfer(link, 0, 1, np.ones(16 * 1_000, np.float32), iteration=2).post()
     assert lowest_budget(link, 1) == 64
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.errors import UsageError
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
-from shoal.wire.settings import from_environment
+from shoal.wire.settings import USUAL_PATHS, from_environment
 
 
 def test_nothing_said_is_the_plain_transport() -> None:
@@ -64,7 +66,8 @@ def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:
 
 def test_packets_are_paced_tagged_and_sprayed_as_the_environment_says() -> None:
     usual = TransportConfig()
-    assert from_environment({}).transport == usual
+    assert from_environment({}).transport == replace(usual, paths=USUAL_PATHS)
+    assert from_environment({"SHOAL_PATHS": "1"}).transport == usual
     paced = {"SHOAL_RATE_CONTROL": "fixed", "SHOAL_RATE": "200 Mbit/s"}
     assert from_environment(paced).transport.rate_bytes_per_us == 25.0
     without = {"SHOAL_RATE_CONTROL": "timely"}
