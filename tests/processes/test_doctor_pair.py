@@ -35,7 +35,7 @@ from thoroughness import seldom
 
 DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
 KEY = "the key of this test, no secret"
-WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO", "rate"}
+WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO", "rate", "equal ways"}
 
 
 def has_ipv6() -> bool:

@@ -36,10 +36,13 @@ from shoal.doctor.pair_messages import (
     SendStream,
     Sent,
     StreamSent,
+    Trace,
+    Traced,
     Welcome,
     decode_answer,
     encode,
 )
+from shoal.doctor.routers import routers_towards
 from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError
 
 if TYPE_CHECKING:
@@ -99,6 +102,10 @@ class AbstractEnd(abc.ABC):
         """Send a stream to the other end; return how that went."""
 
     @abc.abstractmethod
+    def trace(self, other: EndFacts) -> list[list[str]]:
+        """Return the routers on the way to the other end; see `routers_towards`."""
+
+    @abc.abstractmethod
     def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
         """Return what arrived of stream `number`; see `ProbeSockets.tally`."""
 
@@ -108,7 +115,7 @@ class ThisEnd(AbstractEnd):
 
     def __init__(self, settings: Settings, sockets: ProbeSockets) -> None:
         self.facts = describe_end(settings, sockets)
-        self._sockets = sockets
+        self._bind, self._sockets = settings.interfaces[0].bind, sockets
 
     def dial(self, other: EndFacts) -> dict[int, Dialled]:
         """See `AbstractEnd`."""
@@ -125,6 +132,10 @@ class ThisEnd(AbstractEnd):
     def stream(self, stream: Stream, other: EndFacts) -> Streamed:
         """See `AbstractEnd`."""
         return self._sockets.stream(stream, other.address)
+
+    def trace(self, other: EndFacts) -> list[list[str]]:
+        """See `AbstractEnd`."""
+        return routers_towards(self._bind, other.address, other.udp_ports[0])
 
     def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
         """See `AbstractEnd`."""
@@ -179,6 +190,10 @@ class OtherEnd(AbstractEnd):
     def stream(self, stream: Stream, other: EndFacts) -> Streamed:
         """See `AbstractEnd`."""
         return self._ask(SendStream(stream), StreamSent).streamed
+
+    def trace(self, other: EndFacts) -> list[list[str]]:
+        """See `AbstractEnd`."""
+        return self._ask(Trace(), Traced).routers
 
     def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
         """See `AbstractEnd`."""

@@ -9,6 +9,7 @@ from shoal.doctor.findings import Finding, Verdict
 from shoal.doctor.judge_tags import judge_tags
 from shoal.doctor.probe_facts import Dialled
 from shoal.quantities import rate_text
+from shoal.wire import USUAL_PATHS
 
 if TYPE_CHECKING:
     from shoal.doctor.probe_facts import BatchFact, BurstFacts, PairFacts, RateFacts, WayFacts
@@ -46,6 +47,8 @@ def _way(way: WayFacts) -> list[Finding]:
         findings.append(_batch(way.batch, where))
     if way.rate is not None:
         findings.append(_rate(way.rate, where))
+    if way.routers is not None:
+        findings.append(_ways(way.routers, where))
     return findings
 
 
@@ -112,6 +115,21 @@ def _rate(rate: RateFacts, where: str) -> Finding:
     if rate.is_least:
         found = f"at least {found}: the doctor sends no faster"
     return Finding("rate", where, found)
+
+
+def _ways(routers: list[list[str]], where: str) -> Finding:
+    widest = max(routers, key=len, default=[])
+    if not widest:
+        found = "no router names itself: how many ways switches offer cannot be seen"
+    elif len(widest) == 1:
+        found = f"one way for {USUAL_PATHS} source ports, through {widest[0]}"
+    else:
+        hop = routers.index(widest) + 1
+        found = (
+            f"at least {len(widest)} for {USUAL_PATHS} source ports: hop {hop} is any of"
+            f" {', '.join(widest)}"
+        )
+    return Finding("equal ways", where, found)
 
 
 def _sizes(facts: PairFacts) -> Finding:

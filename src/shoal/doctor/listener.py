@@ -36,11 +36,14 @@ from shoal.doctor.pair_messages import (
     SendStream,
     Sent,
     StreamSent,
+    Trace,
+    Traced,
     Welcome,
     decode_question,
     encode,
 )
 from shoal.doctor.probes import TOKEN_BYTES, ProbeSockets
+from shoal.doctor.routers import routers_towards
 from shoal.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -148,6 +151,9 @@ class Listener:
                     question.number, question.packets, question.quiet_s, question.deadline_s
                 )
             )
+        if isinstance(question, Trace):
+            own = self._settings.interfaces[0].bind
+            return Traced(routers_towards(own, caller.address, caller.udp_ports[0]))
         self._caller = None
         self._sockets.begin(secrets.token_bytes(TOKEN_BYTES), None)
         return None

@@ -126,7 +126,7 @@ def _examine_way(sender: AbstractEnd, receiver: AbstractEnd, session: _Session) 
     open_ports = [port for port, arrived in udp.items() if arrived]
     path_mtu: int | None = None
     tos: list[TosFact] = []
-    batch = rate = None
+    batch = rate = routers = None
     if open_ports:
         port = open_ports[0]
         path_mtu = _path_mtu(sender, receiver, port, session)
@@ -134,6 +134,7 @@ def _examine_way(sender: AbstractEnd, receiver: AbstractEnd, session: _Session) 
         size = min(path_mtu, facts.packet_bytes)
         batch = _batch(sender, receiver, port, size, session)
         rate = _rate(sender, receiver, port, size, session)
+        routers = sender.trace(receiver.facts)
     return WayFacts(
         sender=facts.address,
         receiver=receiver.facts.address,
@@ -145,6 +146,7 @@ def _examine_way(sender: AbstractEnd, receiver: AbstractEnd, session: _Session) 
         tos=tos,
         batch=batch,
         rate=rate,
+        routers=routers,
     )
 
 

@@ -19,6 +19,8 @@ from shoal.doctor.streams import Stream, Streamed, Tally
 MAX_PROBES: Final = 1024
 """Most probes of one request."""
 MAX_WAIT_S: Final = 5.0
+MAX_ROUTERS: Final = 64
+"""Most distances, and most routers at each."""
 
 Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
 Ports: TypeAlias = Annotated[list[Port], Meta(min_length=1, max_length=MAX_PORTS + 1)]
@@ -123,6 +125,18 @@ class Counted(Message, frozen=True):
     tally: Tally
 
 
+class Trace(Message, frozen=True):
+    """Say which routers there are on the way to the caller. Answered `Traced`."""
+
+
+class Traced(Message, frozen=True):
+    """The routers that name themselves, by their distance."""
+
+    routers: Annotated[
+        list[Annotated[list[Address], Meta(max_length=MAX_ROUTERS)]], Meta(max_length=MAX_ROUTERS)
+    ]
+
+
 class Bye(Message, frozen=True):
     """The caller is done. Not answered."""
 
@@ -133,8 +147,8 @@ class Refused(Message, frozen=True):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-Question: TypeAlias = Hello | Dial | SendProbes | Collect | SendStream | CountStream | Bye
-Answer: TypeAlias = Welcome | Outcomes | Sent | Collected | StreamSent | Counted | Refused
+Question: TypeAlias = Hello | Dial | SendProbes | Collect | SendStream | CountStream | Trace | Bye
+Answer: TypeAlias = Welcome | Outcomes | Sent | Collected | StreamSent | Counted | Traced | Refused
 
 encode = msgspec.msgpack.Encoder().encode
 decode_question = msgspec.msgpack.Decoder(Question).decode

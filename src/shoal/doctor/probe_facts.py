@@ -122,6 +122,8 @@ class WayFacts(msgspec.Struct, frozen=True):
     tos: list[TosFact] = []
     batch: BatchFact | None = None
     rate: RateFacts | None = None
+    routers: list[list[str]] | None = None
+    """The routers that name themselves, by their distance; None if nobody was asked."""
 
 
 class BurstFacts(msgspec.Struct, frozen=True):

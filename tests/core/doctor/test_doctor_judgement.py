@@ -65,6 +65,7 @@ THERE = WayFacts(
     tos=TOS,
     batch=BatchFact(32, 32),
     rate=RateFacts(940_000_000, is_least=False, sent_bytes=10_000_000),
+    routers=[["192.0.2.1"]],
 )
 BACK = replace(THERE, sender="192.0.2.8", receiver="192.0.2.7")
 BURST = BurstFacts(
@@ -122,6 +123,23 @@ def test_addresses(changes: dict[str, Any], verdict: Verdict, advice: str) -> No
     found = named(machine(**changes), "address")
     assert found.verdict is verdict
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("routers", "found"),
+    [
+        ([], "no router names itself"),
+        ([["192.0.2.1"], []], "one way for 8 source ports, through 192.0.2.1"),
+        (
+            [["192.0.2.1"], [], ["198.51.100.1", "198.51.100.5"], ["192.0.2.9"]],
+            "at least 2 for 8 source ports: hop 3 is any of 198.51.100.1, 198.51.100.5",
+        ),
+    ],
+)
+def test_ways_are_counted_where_they_differ_most(routers: list[list[str]], found: str) -> None:
+    finding = named(way(routers=routers), "equal ways")
+    assert finding.found.startswith(found)
+    assert finding.verdict is OK
 
 
 def test_an_interface_is_described_as_far_as_it_says() -> None:
@@ -257,7 +275,7 @@ def test_ports() -> None:
     assert found.verdict is WRONG
     assert "4001 ... 4002 not reachable (refused, silent), 2 of 3" in found.found
     assert "192.0.2.8 for 192.0.2.7" in found.advice
-    silent = way(udp={4000: False}, path_mtu=None, tos=[], batch=None, rate=None)
+    silent = way(udp={4000: False}, path_mtu=None, tos=[], batch=None, rate=None, routers=None)
     assert [finding.name for finding in silent] == ["TCP ports", "UDP ports"]
     assert named(silent, "UDP ports").verdict is WRONG
     assert "SHOAL_PORTS" in named(silent, "UDP ports").advice

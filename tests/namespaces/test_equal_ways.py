@@ -1,0 +1,101 @@
+"""Routers with two equal ways: packets take both, the doctor counts them, a dead one is avoided."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from routed_network import HOSTS, MIDDLES, RoutedNetwork, routed_network
+
+from shoal.doctor.routers import routers_towards
+from shoal.lab.network.namespaces import inside
+
+SCRIPT = """
+import json
+import numpy as np
+import shoal
+
+with shoal.connect(deadline_s=40) as comm:
+    values = np.arange(250_000, dtype=np.float32)
+    right, again = True, []
+    for _ in range(12):
+        before = comm.stats().total
+        right &= bool((comm.all_reduce(values.copy()) == 2 * values).all())
+        again.append((comm.stats().total - before).sent_again_packets)
+    total = comm.stats().total
+    print(json.dumps({"right": right, "again": again, "avoided": total.avoided_paths}))
+"""
+
+
+def sums(network: RoutedNetwork, **settings: str) -> list[dict[str, Any]]:
+    """Sum between the two hosts; return what their ranks print."""
+    processes = []
+    try:
+        for rank, host in enumerate(network.hosts):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": HOSTS[0],
+                "MASTER_PORT": "29513",
+                "SHOAL_JOB_KEY": "a key for this test",
+                "SHOAL_BIND": HOSTS[rank],
+                **settings,
+            }
+            with inside(host.path):
+                process = subprocess.Popen(
+                    [sys.executable, "-c", SCRIPT],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            processes.append(process)
+        ended = [process.communicate(timeout=50) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], ended
+    return [json.loads(out) for out, _ in ended]
+
+
+def test_routers_name_themselves_by_their_distance() -> None:
+    with routed_network() as network:
+        with inside(network.hosts[0].path):
+            found = routers_towards(HOSTS[0], HOSTS[1], 5000)
+            assert routers_towards(HOSTS[0], "10.79.0.1", 5000) == []  # next to this host
+        assert found[0] == ["10.79.0.1"]
+        assert found[1] == sorted(MIDDLES)
+        assert len(found[2]) in (1, 2)  # the last one, at one or both of its addresses
+        assert len(found) == 3
+
+
+def forwarded(network: RoutedNetwork) -> list[int]:
+    """Return how many bytes each router in the middle has passed on to host 1."""
+    found = []
+    for middle in network.middles:
+        (link,) = json.loads(middle.run(["ip", "-s", "-j", "link", "show", "to-last"]))
+        found.append(int(link["stats64"]["tx"]["bytes"]))
+    return found
+
+
+def test_the_default_takes_all_ways() -> None:
+    with routed_network() as network:
+        found = sums(network)
+        assert all(each["right"] and not each["avoided"] for each in found)
+        passed = forwarded(network)
+        assert min(passed) > max(passed) / 10
+
+
+def test_a_way_that_loses_everything_is_avoided() -> None:
+    with routed_network() as network:
+        network.blind(1)
+        found = sums(network)
+        assert all(each["right"] for each in found)
+        assert found[0]["avoided"] > 0  # it sends to host 1
+        assert found[0]["again"][0] > 0
+        assert min(found[0]["again"]) == 0
