@@ -55,13 +55,15 @@ class _Matrix:
         self.error.add_(self.gradient)
         torch.mm(self.error, self.right, out=self.columns)
         torch.mm(self.error.T, self.left, out=self.rows)
-        self.error.sub_(self._product())
+        one, other = self._factors()
+        self.error.addmm_(one, other.T, alpha=-1)
         # A gradient with infinities is a step that a scaler skips: the next one begins anew.
         self.error.nan_to_num_(0.0, 0.0, 0.0)
 
     def expand(self) -> None:
         """Compute the sum of all workers' gradients from the sums of their columns and rows."""
-        self.gradient.copy_(self._product())
+        one, other = self._factors()
+        torch.mm(one, other.T, out=self.gradient)
         self.left, self.right = _orthonormal(self.columns), _orthonormal(self.rows)
 
     def look(self) -> None:
@@ -69,10 +71,13 @@ class _Matrix:
         self.left = _orthonormal(self.gradient @ self.right)
         self.right = _orthonormal(self.gradient.T @ self.left)
 
-    def _product(self) -> Tensor:
-        """Return the matrix that `columns` and `rows` describe; their overlap counts once."""
-        rest = self.rows.T - (self.left.T @ self.columns) @ self.right.T
-        return torch.addmm(self.columns @ self.right.T, self.left, rest)
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """Return factors, m by 2r and n by 2r, of the matrix that `columns` and `rows` describe.
+
+        Their overlap, which lies within the columns of `left`, counts once.
+        """
+        apart = torch.addmm(self.columns, self.left, self.left.T @ self.columns, alpha=-1)
+        return torch.cat([apart, self.left], 1), torch.cat([self.right, self.rows], 1)
 
 
 class LowRankBucket:
