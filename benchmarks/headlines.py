@@ -55,6 +55,8 @@ _CONTENDERS: Final = {
     "ddp-powersgd-fp16": "DDP, PowerSGD, float16",
     "ddp-powersgd-fp16-bbr": "DDP, PowerSGD, float16, TCP BBR",
     "post-local-sgd": "post-local SGD",
+    **{f"post-local-sgd-{n}": f"post-local SGD, every {n} steps" for n in (1, 2, 8, 16)},
+    **{f"post-local-sgd-{n}-bbr": f"post-local SGD, every {n} steps, BBR" for n in (1, 2, 8, 16)},
     "torchft-ddp": "torchft",
     "torchft-diloco": "torchft, DiLoCo",
     "hivemind": "Hivemind",
@@ -71,29 +73,39 @@ _CONTENDERS: Final = {
 }
 """What a reader calls them. One that is missing here is shown by its name."""
 _PLAIN: Final = "ddp-cubic"
-_ONE_SETTING: Final = "shoal-ripples-overlap"
-"""The one setting of the earlier runs, which has one in every scenario; `NAMED` is today's."""
+BEFORE: Final = "shoal-ripples-overlap"
+"""The one setting of the runs in which a step slept in one piece; `NAMED` is today's."""
 
 
-def cluster_table(rows: Sequence[Row]) -> list[str]:
-    """Return the Markdown of the time to the target in each scenario of the cluster suite."""
+def setting_name(contender: str) -> str:
+    """Return what a reader calls a contender."""
+    return _CONTENDERS.get(contender, contender)
+
+
+def cluster_table(rows: Sequence[Row], setting: str) -> list[str]:
+    """Return the Markdown of the time to the target in each scenario of the cluster suite.
+
+    `setting` is the one of Shoal that has a column of its own.
+    """
     times = {
-        row.case: f"{'> ' if '(0 of' in row.metric else ''}{number(row.value)}"
+        row.case: f"{'> ' if _never(row) else ''}{number(row.value)}"
         for row in rows
         if row.metric.startswith(TIME)
     }
     return [
-        "| what is wrong | DDP | best without Shoal | Ripples, hidden averages | best with Shoal |",
+        f"| what is wrong | DDP | best without Shoal | {setting_name(setting)} | best with Shoal |",
         "| --- | ---: | --- | ---: | --- |",
-        *(_scenario(row, times) for row in rows if row.metric == RATIO),
+        *(_scenario(row, times, setting) for row in rows if row.metric == RATIO),
     ]
 
 
-def _scenario(row: Row, times: Mapping[str, str]) -> str:
+def _scenario(row: Row, times: Mapping[str, str], setting: str) -> str:
     scenario, _, mode = row.case.partition(": ")
-    plain, ours = (times.get(f"{scenario}, {each}", "") for each in (_PLAIN, _ONE_SETTING))
-    peer = f"{_figure(row.peer_value)} ({_CONTENDERS.get(row.peer or '', row.peer)})"
-    best = f"{number(row.value)} ({_CONTENDERS.get(mode, mode)})"
+    plain, ours, peer, best = (
+        times.get(f"{scenario}, {each}", "") for each in (_PLAIN, setting, row.peer, mode)
+    )
+    peer = f"{peer} ({setting_name(row.peer or '')})"
+    best = f"{best} ({setting_name(mode)})"
     return f"| {_SCENARIOS.get(scenario, scenario)} | {plain} | {peer} | {ours} | {best} |"
 
 
@@ -112,23 +124,25 @@ def one_setting_sentences(rows: Sequence[Row]) -> list[str]:
     seconds = partial(_seconds, times)
 
     def figures(scenario: str) -> str:
-        verdict = verdicts[scenario]
-        name = _CONTENDERS.get(verdict.peer or "", verdict.peer)
+        peer = verdicts[scenario].peer or ""
         return (
-            f"**{seconds(scenario, _ONE_SETTING)} with Shoal**, {seconds(scenario, _PLAIN)} with"
-            f" DDP, and {verdict.peer_value:g} s with the best of the other libraries ({name})"
+            f"**{seconds(scenario, NAMED)} with Shoal**, {seconds(scenario, _PLAIN)} with DDP, and"
+            f" {seconds(scenario, peer)} with the best of the other libraries"
+            f" ({setting_name(peer)})"
         )
 
-    faster = sum(
-        times[f"{scenario}, {_ONE_SETTING}"].value < (verdict.peer_value or math.inf)
-        for scenario, verdict in verdicts.items()
-    )
+    def is_faster(scenario: str) -> bool:
+        ours, theirs = (
+            times[f"{scenario}, {each}"] for each in (NAMED, verdicts[scenario].peer or "")
+        )
+        return ours.value < (math.inf if _never(theirs) else theirs.value)
+
     text = (
         "Eight emulated hosts with links of 50 Mbit/s train a small transformer up to a given loss."
         f" If {_SCENARIOS[_TROUBLE]}, that takes {figures(_TROUBLE)}. If nothing is wrong:"
-        f" {figures('clean')}. In {len(verdicts)} scenarios with slow workers, slow links, lost"
-        " packets, bursts and long delays this one setting of Shoal is ahead of the best of the"
-        f" others, picked afterwards for each, in {faster}."
+        f" {figures('clean')}. In the {len(verdicts)} scenarios measured so far, this one setting"
+        " of Shoal is ahead of the best of the others, picked afterwards for each, in"
+        f" {sum(map(is_faster, verdicts))}."
     )
     return textwrap.wrap(text, 118, break_on_hyphens=False)
 
@@ -136,42 +150,30 @@ def one_setting_sentences(rows: Sequence[Row]) -> list[str]:
 def _seconds(times: Mapping[str, Row], scenario: str, contender: str) -> str:
     """Return the time to the target in words: "more than" it where no run met it."""
     row = times[f"{scenario}, {contender}"]
-    return f"{'more than ' if '(0 of' in row.metric else ''}{row.value:g} s"
+    return f"{'more than ' if _never(row) else ''}{row.value:g} s"
 
 
-def anew_sentences(rows: Sequence[Row]) -> list[str]:
-    """Return what has been measured since computing sleeps in every layer, a line a scenario."""
-    times = {row.case: row for row in rows if row.metric.startswith(TIME)}
-    lines = []
-    for row in rows:
-        if row.metric != RATIO:
-            continue
-        scenario, _, mode = row.case.partition(": ")
-        lines.append(
-            f"- {_SCENARIOS[scenario]}: {_seconds(times, scenario, _PLAIN)} with DDP,"
-            f" {_seconds(times, scenario, row.peer or '')} with the best without Shoal"
-            f" ({_CONTENDERS.get(row.peer or '', row.peer)}),"
-            f" {_seconds(times, scenario, NAMED)} with the setting of Shoal that was named"
-            f" beforehand (`{NAMED}`), {row.value:g} with its best"
-            f" ({_CONTENDERS.get(mode, mode)})"
-        )
-    return lines
+def _never(row: Row) -> bool:
+    """Return whether no run met the target."""
+    return "(0 of" in row.metric
 
 
 def winners_sentences(rows: Sequence[Row]) -> list[str]:
     """Return by what the scenarios are won, counted from the rows."""
     modes = [row.case.partition(": ")[2] for row in rows if row.metric == RATIO]
     hook = sum(mode.startswith("shoal-ddp-") for mode in modes)
+    low_rank = sum("low-rank" in mode for mode in modes)
     hidden = sum("overlap" in mode for mode in modes)
-    papers = sum("low-rank" not in mode for mode in modes) - hook - hidden
-    first = f"Of these {len(modes)} scenarios, {papers} are won by a method of the papers:"
-    if papers == 0:
-        first = f"No method of the papers wins any of these {len(modes)} scenarios as published:"
-    return [
-        first,
-        f"{hook} go to PyTorch's own PowerSGD hook over Shoal's transport, {hidden} to averages",
-        'that are hidden behind computing (`overlap="next-steps"`), which is Shoal\'s addition.',
-    ]
+    papers = len(modes) - hook - low_rank - hidden
+    parts = [f"a method of the papers as published in {papers or 'none'}"]
+    if hidden:
+        parts.append(f'averages hidden behind computing (`overlap="next-steps"`) in {hidden}')
+    if low_rank:
+        parts.append(f"gradients of low rank (`shoal.AllReduce(low_rank=8)`) in {low_rank}")
+    if hook:
+        parts.append(f"PyTorch's own PowerSGD hook over Shoal's transport in {hook}")
+    text = f"What is best with Shoal in these {len(modes)} scenarios: {', '.join(parts)}."
+    return textwrap.wrap(text, 100, break_on_hyphens=False)
 
 
 def transport_table(rows: Sequence[Row]) -> list[str]:
