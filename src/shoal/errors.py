@@ -53,6 +53,9 @@ class ViewChanging(WorkerLost):
     It reaches nobody whose training can go on: that repeats or drops what it was doing.
     """
 
+    def __init__(self, message: str = "The workers that take part have changed.") -> None:
+        super().__init__(message)
+
 
 class DeadlineExceeded(ShoalError):
     """A wait ended at its deadline without an answer and without a known culprit."""

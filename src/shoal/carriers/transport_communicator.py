@@ -378,7 +378,7 @@ class TransportCommunicator:
         """
         view, from_anyone = self._receiving
         if epoch not in (None, view.epoch):
-            raise ViewChanging("The workers that take part have changed.")
+            raise ViewChanging
         flat = bytes_of(_flat(buffer))
         heard: SimpleQueue[tuple[int, Tensor | None, BaseException | None]] = SimpleQueue()
         places = None if senders is None else [view.place_of(rank) for rank in senders]
@@ -387,7 +387,7 @@ class TransportCommunicator:
         while True:
             self.check()
             if self.view.epoch != view.epoch:
-                raise ViewChanging("The workers that take part have changed.")
+                raise ViewChanging
             with suppress(Empty):
                 source, place, error = heard.get(timeout=POLL_S)
                 if place is not None:
@@ -423,7 +423,7 @@ class TransportCommunicator:
             if isinstance(error, WorkerLost) and self._on_peer_error is not None:
                 self._await_verdict(error, view)
             if self.view.epoch != view.epoch:
-                raise ViewChanging("The workers that take part have changed.") from None
+                raise ViewChanging from None
             raise self._engine.error or error from None
 
     def _await_verdict(self, error: WorkerLost, view: View) -> None:

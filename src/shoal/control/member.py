@@ -263,7 +263,7 @@ class Member:
     def acting_in(self, view: View) -> Iterator[None]:
         """Let the body work with the members of `view`; raise `ViewChanging` if that is over."""
         if not self.begin(view.epoch):
-            raise ViewChanging("The workers that take part have changed.")
+            raise ViewChanging
         try:
             yield
         finally:

@@ -127,7 +127,7 @@ class Agreement:
     def _check(self, view: View) -> None:
         self._replica.communicator.check()
         if not self._replica.member.is_in(view):
-            raise ViewChanging("The workers that take part have changed.")
+            raise ViewChanging
 
     def _tell_in(self, view: View, fact: str) -> None:
         """Publish `fact` while `view` lasts; raise `ViewChanging` if it is over.

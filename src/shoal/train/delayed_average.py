@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from shoal.carriers import HelperThread, round_to
+from shoal.carriers import HOST, HelperThread, round_to
 from shoal.errors import ViewChanging
 from shoal.trace import SpanKind
 from shoal.train.model_hooks import ModelHook
@@ -52,8 +52,8 @@ class DelayedAverage:
         self._done = Event()
         self._failure: BaseException | None = None
         flats = replica.flat.buffers
-        self._before = [torch.empty_like(flat, device="cpu") for flat in flats]
-        self._average = [torch.empty_like(flat, device="cpu") for flat in flats]
+        self._before = [torch.empty_like(flat, device=HOST) for flat in flats]
+        self._average = [torch.empty_like(flat, device=HOST) for flat in flats]
         self._statistics = [slice(each.start, each.stop) for each in replica.flat.statistics]
         self._on_load = replica.model.register_load_state_dict_post_hook(
             ModelHook(lambda *_: self._forget())

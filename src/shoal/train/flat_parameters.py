@@ -113,11 +113,6 @@ class FlatParameters:
         """The flat tensors, without the updates that are put off: to be read only."""
         return self._buffers
 
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of one copy of the averaged state."""
-        return sum(flat.numel() * flat.element_size() for flat in self.buffers)
-
     def check_apart(self, what: str) -> None:
         """Raise `UsageError` if parameters share memory: `what` updates each by itself."""
         if self._is_shared:
@@ -143,16 +138,6 @@ class FlatParameters:
             " after making DistributedOptimizer, and give it an optimizer of that model's"
             " parameters."
         )
-
-    def snapshot(self) -> list[Tensor]:
-        """Return a copy of every flat tensor."""
-        return [flat.detach().clone() for flat in self.buffers]
-
-    def restore(self, snapshot: list[Tensor]) -> None:
-        """Overwrite the model with a `snapshot` of the same layout."""
-        with torch.no_grad():
-            for flat, saved in zip(self.buffers, snapshot, strict=True):
-                flat.copy_(saved)
 
     def take_back(self) -> None:
         """Let tensors that were given storage of their own live here again, with their values.

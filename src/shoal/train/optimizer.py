@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.01
-
 
 class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps `optimizer` so that `step()` also synchronizes `model` with the other workers.

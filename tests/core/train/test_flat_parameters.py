@@ -45,14 +45,13 @@ def test_outputs_gradients_and_strides_stay_the_same() -> None:
 def test_writing_the_flat_tensor_writes_the_model_and_back() -> None:
     model = make_model()
     flat = FlatParameters(model)
-    saved = flat.snapshot()
     with torch.no_grad():
         flat.buffers[0].fill_(2.0)
     assert all(bool((p == 2.0).all()) for p in model.parameters())
     assert bool((model[1].running_mean == 2.0).all())
-    flat.restore(saved)
-    assert torch.equal(flat.buffers[0], saved[0])
-    assert not bool((model[0].weight == 2.0).all())
+    with torch.no_grad():
+        model[0].weight.fill_(3.0)
+    assert int((flat.buffers[0] == 3.0).sum()) == model[0].weight.numel()
 
 
 def test_counts_parameters_once_even_when_tied() -> None:
@@ -68,7 +67,7 @@ def test_one_flat_tensor_per_data_type() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).double())
     flat = FlatParameters(model)
     assert [buffer.dtype for buffer in flat.buffers] == [torch.float32, torch.float64]
-    assert flat.num_bytes == 20 * 4 + 20 * 8
+    assert [buffer.numel() for buffer in flat.buffers] == [20, 20]
 
 
 def test_what_was_given_storage_of_its_own_is_taken_back_with_its_values() -> None:

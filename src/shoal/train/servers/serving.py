@@ -174,7 +174,7 @@ class Serving:
             return
         with member.changed:
             if member.is_fenced or member.view.epoch != self._epoch:
-                raise ViewChanging("The workers that take part have changed.")
+                raise ViewChanging
             self.inbox.hand_over(pieces)
             self._pulled.update(self.client.holdings)
             self._copies.update(self.client.copies)

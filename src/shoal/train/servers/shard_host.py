@@ -92,17 +92,16 @@ class ShardHost:
         for server in self._servers.values():
             server.join()
 
-    def freeze(self) -> dict[int, Holding]:
-        """Freeze the shards; return the pushes that they hold, by their numbers."""
+    def freeze(self) -> None:
+        """Let nothing change the shards any more."""
         for server in self._servers.values():
             server.freeze()
-        return {number: shard.decisions.holding for number, shard in self.shards.items()}
 
     def end(self) -> None:
         """End the threads; each ends by itself if the view changes."""
-        over = ViewChanging("The workers that take part have changed.")
+        self.freeze()
+        over = ViewChanging()
         for server in self._servers.values():
-            server.freeze()
             server.fail(over)
         with suppress(ViewChanging):
             if self._remote:

@@ -200,7 +200,7 @@ class ShardServer:
                     _wait_for(self._seats[rank].arriving)
             with self._progress:
                 if self._is_frozen:
-                    raise ViewChanging("The workers that take part have changed.")
+                    raise ViewChanging
                 self._handle(rank, push)
             if kind is Kind.LEAVE:
                 remaining.remove(rank)
