@@ -123,7 +123,7 @@ TRANSPORT_SECTIONS = (
     _of(
         long_ways, "all-reduce with loss where answers take long, on a lab", quick_s=160, full_s=600
     ),
-    _of(equal_ways, "all-reduce over equal links between racks", quick_s=60, full_s=300),
+    _of(equal_ways, "all-reduce over equal links between racks", quick_s=60, full_s=490),
     _of(incast, "many hosts push to one through a small buffer", quick_s=80, full_s=240),
     _of(overlap, "steps that go on behind the next forward pass", quick_s=50, full_s=120),
     _of(transport_memory, "memory of a rank beyond its tensors", quick_s=60, full_s=150),

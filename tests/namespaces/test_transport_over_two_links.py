@@ -31,7 +31,7 @@ with shoal.connect(deadline_s=40) as comm:
     stats = comm.stats()
     print(json.dumps({{
         "right": right, "seconds": seconds, "again": stats.total.sent_again_packets,
-        "sent": stats.loop.sent_bytes_by_address,
+        "sent": stats.loop.sent_bytes_by_address, "avoided": stats.total.avoided_paths,
     }}))
 """
 
@@ -81,3 +81,15 @@ def test_bytes_go_over_the_links_of_the_addresses(links: list[int]) -> None:
                     assert size > payload / len(links) / 2
                 else:
                     assert size < payload / 20
+
+
+def test_a_link_that_lets_nothing_through_is_left_alone() -> None:
+    with two_links(BITS_PER_SECOND) as hosts:
+        queue = "tc qdisc replace dev wire1 root tbf rate 8bit burst 1600 limit 1600"
+        hosts[0].run(queue.split())
+        found = run(hosts, [0, 1])
+        assert all(each["right"] for each in found)
+        assert found[0]["avoided"] > 0
+        alive, dead = found[0]["sent"].values()
+        assert dead < alive / 3
+        assert found[1]["sent"][address(1, 1)] > SIZE  # what goes the other way arrives
