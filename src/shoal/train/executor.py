@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from shoal.carriers import unasked
 from shoal.errors import ViewChanging
 from shoal.strategies import CHANGED, OWN_ACTS, Act, Group, Setting
 from shoal.train.handing_on import Donor
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from shoal.membership import Decision, View
     from shoal.strategies import AbstractDefinition, Acts
+    from shoal.train.awaited_pieces import AwaitedPieces
+    from shoal.train.early_gradients import EarlyGradients
+    from shoal.train.early_means import EarlyMeans
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
 
@@ -43,6 +47,12 @@ class AbstractExecutor(ABC):
 
     counts_each_step: ClassVar[bool] = True
     """Whether a step's batch counts when the step is over; else the executor counts it later."""
+
+    _awaited: AwaitedPieces | None = None
+    """The pieces of the model that the next forward pass waits for, if `step` puts any off."""
+
+    _early: EarlyGradients | EarlyMeans | None = None
+    """The user of gradients while backward is still running, if there is one."""
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         if not replica.member.is_fixed:
@@ -184,12 +194,15 @@ class AbstractExecutor(ABC):
         """Finish what `step` put off, so that parameters and optimizer state are as after it."""
 
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
-        """Return the context in which the user's gradients are cleared."""
-        return nullcontext()
+        """Return the context in which gradients are cleared; none may have been used early."""
+        del set_to_none
+        if self._early is not None:
+            self._early.check_unused()
+        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context in which backward only adds to the local gradients."""
-        return nullcontext()
+        return nullcontext() if self._early is None else self._early.accumulating()
 
     @property
     def has_model(self) -> bool:

@@ -10,11 +10,11 @@ thread averages a copy of the model (`train.delayed_average`).
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from shoal.carriers import reserve_channels, unasked
+from shoal.carriers import reserve_channels
 from shoal.errors import DeadlineExceeded, ViewChanging
 from shoal.strategies import (
     ROUNDS_PER_BLOCK,
@@ -139,17 +139,6 @@ class MeansExecutor(AbstractExecutor):
                 super().update()
         else:
             super().update()
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        """Return the context in which backward only adds to the local gradients."""
-        return nullcontext() if self._early is None else self._early.accumulating()
-
-    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
-        """Return the context in which gradients are cleared; none may have been used early."""
-        del set_to_none
-        if self._early is not None:
-            self._early.check_unused()
-        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def _average_model(self, mean: Mean) -> None:
         self._count(mean)

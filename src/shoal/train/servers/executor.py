@@ -9,13 +9,11 @@ a piece is also pushed when backward has its gradients (`train.early_gradients`)
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 import msgspec
 import torch
 
-from shoal.carriers import unasked
 from shoal.errors import UsageError
 from shoal.strategies import Act, Exchange, Kept, Pulled
 from shoal.trace import SpanKind
@@ -116,17 +114,6 @@ class ServersExecutor(AbstractExecutor):
 
     def make_state(self, update: Callable[[], None]) -> None:
         """Make no state: it is in the servers."""
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        """Return the context in which backward only adds to the local gradients."""
-        return nullcontext() if self._early is None else self._early.accumulating()
-
-    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
-        """Return the context in which gradients are cleared; none may have been pushed early."""
-        del set_to_none
-        if self._early is not None:
-            self._early.check_unused()
-        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def _push_early(self, piece: int) -> None:
         """Push one piece, in the backward pass that has completed its gradients."""
