@@ -314,23 +314,34 @@ def render_speed(own: BenchFile, peers: BenchFile) -> str:
     return "\n".join(lines + [f"| {row.peer or ''} {_line(row)}" for row in rows])
 
 
-def render_elastic(path: Path) -> str:
-    """Return the Markdown of jobs that go on; a sentence if there are no figures yet."""
-    command = "shoal bench elastic"
-    if not path.exists():
-        return f"Not measured yet: `{command} --json benchmarks/results/{path.name}`."
-    file = read_bench_file(path)
+def render_elastic(path: Path, accuracies: Path) -> str:
+    """Return the Markdown of jobs that go on, and of what models learn in them."""
+    file, learnt = read_bench_file(path), read_bench_file(accuracies)
+    head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
     others = [row for row in file.rows if row.bench != deaths.NAME]
-    lines = [
+    return "\n".join(
+        [
+            *_where(file, "shoal bench elastic", path.name),
+            "",
+            *deaths_table([row for row in file.rows if row.bench == deaths.NAME]),
+            "",
+            *head,
+            *map(_line, others),
+            "",
+            *_where(learnt, "shoal bench elastic --only elastic-accuracy", accuracies.name),
+            "",
+            *head,
+            *map(_line, learnt.rows),
+        ]
+    )
+
+
+def _where(file: BenchFile, command: str, name: str) -> list[str]:
+    """Return what made a result file of that name, and where it is."""
+    return [
         f"{_origin(file, command)}. All values are in",
-        f"[benchmarks/results/{path.name}](../benchmarks/results/{path.name}).",
-        "",
-        *deaths_table([row for row in file.rows if row.bench == deaths.NAME]),
+        f"[benchmarks/results/{name}](../benchmarks/results/{name}).",
     ]
-    if others:
-        head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
-        lines += ["", *head, *map(_line, others)]
-    return "\n".join(lines)
 
 
 def render_loss(profiles: list[LossProfile]) -> str:
@@ -383,7 +394,9 @@ def main() -> None:
             ("gpu", "loopback"),
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
-        ROOT / "docs" / "failures.md": render_elastic(RESULTS / "elastic.json"),
+        ROOT / "docs" / "failures.md": render_elastic(
+            RESULTS / "elastic.json", RESULTS / "elastic-accuracy.json"
+        ),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster, anew),
         ROOT / "docs" / "simulator-accuracy.md": render_speed(
             read_bench_file(RESULTS / "sim.json"), read_bench_file(RESULTS / "sim-peers.json")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
+from ranks_on_hosts import run_ranks
 from routed_network import HOSTS, MIDDLES, RoutedNetwork, routed_network
 
 from shoal.doctor.routers import routers_towards
@@ -30,37 +28,10 @@ with shoal.connect(deadline_s=40) as comm:
 """
 
 
-def sums(network: RoutedNetwork, **settings: str) -> list[dict[str, Any]]:
+def sums(network: RoutedNetwork) -> list[dict[str, Any]]:
     """Sum between the two hosts; return what their ranks print."""
-    processes = []
-    try:
-        for rank, host in enumerate(network.hosts):
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": HOSTS[0],
-                "MASTER_PORT": "29513",
-                "SHOAL_JOB_KEY": "a key for this test",
-                "SHOAL_BIND": HOSTS[rank],
-                **settings,
-            }
-            with inside(host.path):
-                process = subprocess.Popen(
-                    [sys.executable, "-c", SCRIPT],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            processes.append(process)
-        ended = [process.communicate(timeout=50) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], ended
-    return [json.loads(out) for out, _ in ended]
+    common = {"MASTER_ADDR": HOSTS[0], "MASTER_PORT": "29513"}
+    return run_ranks(network.hosts, SCRIPT, [common | {"SHOAL_BIND": own} for own in HOSTS])
 
 
 def test_routers_name_themselves_by_their_distance() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from ranks_on_hosts import run_ranks
 from two_links import address, sent_bytes, two_links
 
-from shoal.lab.network.namespaces import Namespace, inside
 from thoroughness import seldom
+
+if TYPE_CHECKING:
+    from shoal.lab.network.namespaces import Namespace
 
 SIZE, ROUNDS = 500_000, 4
 BITS_PER_SECOND = 200_000_000
@@ -38,34 +37,9 @@ with shoal.connect(deadline_s=40) as comm:
 
 def run(hosts: tuple[Namespace, Namespace], links: list[int]) -> list[dict[str, Any]]:
     """Sum between two ranks, one on each host, over some links; return what they print."""
-    processes = []
-    try:
-        for rank, host in enumerate(hosts):
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": address(0, 0),
-                "MASTER_PORT": "29511",
-                "SHOAL_JOB_KEY": "a key for this test",
-                "SHOAL_BIND": ",".join(address(rank, link) for link in links),
-            }
-            with inside(host.path):
-                process = subprocess.Popen(
-                    [sys.executable, "-c", SCRIPT],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            processes.append(process)
-        ended = [process.communicate(timeout=50) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], ended
-    return [json.loads(out) for out, _ in ended]
+    common = {"MASTER_ADDR": address(0, 0), "MASTER_PORT": "29511"}
+    bound = [",".join(address(rank, link) for link in links) for rank in range(len(hosts))]
+    return run_ranks(hosts, SCRIPT, [common | {"SHOAL_BIND": addresses} for addresses in bound])
 
 
 @pytest.mark.parametrize("links", seldom([[0, 1], [1]], often=[[0, 1]]))
