@@ -40,7 +40,7 @@ from shoal.transport.rates import (
     waits_for_reports,
 )
 from shoal.transport.round_trips import answer_wait, credit_wait, has_lately_missed
-from shoal.transport.spraying import left_on_path, note_turn_of, turn_mark, usable_path
+from shoal.transport.spraying import note_turn_of, room_on_path, turn_mark, usable_path
 from shoal.transport.tables import (
     ASKING,
     IN_MEMORY,
@@ -150,7 +150,7 @@ def next_batch(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
             )
             if core.paths > 1:
-                room = min(room, left_on_path(core, rank, now))
+                room = room_on_path(core, rank, room, now)
             if outgoing_at(state, state.peers[rank].queue).unsent > 0:
                 _write_batch(state, rank, room, memory, pieces, clock)
             else:

@@ -45,7 +45,7 @@ LONGEST_US: Final = 60_000_000
 """How long a path is avoided that stands out for the first time, and at most. What stands out again
 soon after is avoided for twice as long each time."""
 
-DEVIATIONS: Final = 4.0
+DEVIATIONS: Final = 5.0
 """How many standard deviations of its lossy turns, of what the others would lead to expect, set a
 path apart. Turns lose something independently of each other, other than packets of a turn."""
 
@@ -56,14 +56,18 @@ _PATH_BYTES: Final = PATH.itemsize
 
 
 @compiled
-def left_on_path(core: Row, rank: int, now: int) -> int:
-    """Return how many packets may go before the next choice of a path, after making one if due."""
+def room_on_path(core: Row, rank: int, room: int, now: int) -> int:
+    """Return how many of `room` packets may go together, after choosing the next path if due.
+
+    A turn that has not room for all of them ends: cut in two they would cost two system calls.
+    """
+    room = min(room, int(core.spray_unit))
     paths = rows_at(_address_of(core, rank), core.paths, PATH)
-    if core.path_left <= 0 or paths[core.path].avoided_until > now:
+    if core.path_left < room or paths[core.path].avoided_until > now:
         core.path = usable_path(core, rank, (core.path + 1) % core.paths, now)
         core.path_left = core.spray_unit
         core.path_turn += 1
-    return int(core.path_left)
+    return room
 
 
 @compiled

@@ -19,14 +19,20 @@ from thoroughness import examples
 SEGMENT = 64
 
 
-def paths_taken(config: TransportConfig, lengths: list[int], loss: float) -> list[int]:
-    """Return the path of every data packet that rank 0 sends, in order."""
+def paths_taken(
+    config: TransportConfig, lengths: list[int], loss: float
+) -> tuple[list[int], list[int]]:
+    """Return the path of every data packet that rank 0 sends, in order, and its batches' sizes."""
     taken: list[int] = []
+    batches: list[int] = []
     link, _ = joined(2, config, faults=Faults(loss=loss), seed=len(lengths))
 
     def note(datagram: Datagram) -> None:
         if datagram.is_data and datagram.source == 0:
-            taken.append(int(link._outbox.transmit["path"]))
+            transmit = link._outbox.transmit
+            taken.append(int(transmit["path"]))
+            if sum(batches) < len(taken):
+                batches.append(int(transmit["packets"]))
 
     link.watch = note
     for number, length in enumerate(lengths):
@@ -34,7 +40,7 @@ def paths_taken(config: TransportConfig, lengths: list[int], loss: float) -> lis
         Transfer(link, 0, 1, values, iteration=number).post()
     link.run()
     assert len(taken) >= sum(lengths)
-    return taken
+    return taken, batches
 
 
 @settings(max_examples=examples(40))
@@ -45,15 +51,21 @@ def paths_taken(config: TransportConfig, lengths: list[int], loss: float) -> lis
     lengths=st.lists(st.integers(1, 150), min_size=1, max_size=4),
     loss=st.sampled_from([0.0, 0.1]),
 )
-def test_every_path_gets_its_unit_in_turn_unless_something_is_sent_again(
+def test_paths_have_turns_of_a_unit_at_most_and_no_batch_is_cut_for_them(
     paths: int, unit: int, batch: int, lengths: list[int], loss: float
 ) -> None:
     config = TransportConfig(
         segment_bytes=SEGMENT, paths=paths, spray_unit=unit, largest_batch=batch
     )
-    taken = paths_taken(config, lengths, loss)
-    if len(taken) == sum(lengths):
-        assert taken == [number // unit % paths for number in range(len(taken))]
+    taken, batches = paths_taken(config, lengths, loss)
+    check_turns(taken, paths, unit)
+    if loss == 0 and unit >= batch:
+        one = TransportConfig(segment_bytes=SEGMENT, paths=1, largest_batch=batch)
+        assert batches == paths_taken(one, lengths, loss)[1]
+
+
+def check_turns(taken: list[int], paths: int, unit: int) -> None:
+    """Fail unless paths take turns of at most `unit` packets."""
     runs = [(path, len(list(run))) for path, run in groupby(taken)]
     if paths > 1:
         assert all(length <= unit for _, length in runs)
@@ -65,8 +77,9 @@ def test_rate_control_does_not_keep_packets_to_one_path(rate_control: str) -> No
     config = TransportConfig(
         segment_bytes=SEGMENT, paths=3, spray_unit=5, rate_control=rate_control
     )
-    taken = paths_taken(config, [200], 0.0)
-    assert taken == [number // 5 % 3 for number in range(200)]
+    taken, _ = paths_taken(config, [200], 0.0)
+    check_turns(taken, paths=3, unit=5)
+    assert min(Counter(taken).values()) > 50
 
 
 class Fabric:
