@@ -19,7 +19,7 @@ import shoal
 with shoal.connect(deadline_s=40) as comm:
     values = np.arange(250_000, dtype=np.float32)
     right, again = True, []
-    for _ in range(12):
+    for _ in range(20):
         before = comm.stats().total
         right &= bool((comm.all_reduce(values.copy()) == 2 * values).all())
         again.append((comm.stats().total - before).sent_again_packets)
@@ -28,9 +28,9 @@ with shoal.connect(deadline_s=40) as comm:
 """
 
 
-def sums(network: RoutedNetwork) -> list[dict[str, Any]]:
+def sums(network: RoutedNetwork, **settings: str) -> list[dict[str, Any]]:
     """Sum between the two hosts; return what their ranks print."""
-    common = {"MASTER_ADDR": HOSTS[0], "MASTER_PORT": "29513"}
+    common = {"MASTER_ADDR": HOSTS[0], "MASTER_PORT": "29513", **settings}
     return run_ranks(network.hosts, SCRIPT, [common | {"SHOAL_BIND": own} for own in HOSTS])
 
 
@@ -45,11 +45,11 @@ def test_routers_name_themselves_by_their_distance() -> None:
         assert len(found) == 3
 
 
-def forwarded(network: RoutedNetwork) -> list[int]:
-    """Return how many bytes each router in the middle has passed on to host 1."""
+def forwarded(network: RoutedNetwork, name: str) -> list[int]:
+    """Return how many bytes each router in the middle has passed on by the link of that name."""
     found = []
     for middle in network.middles:
-        (link,) = json.loads(middle.run(["ip", "-s", "-j", "link", "show", "to-last"]))
+        (link,) = json.loads(middle.run(["ip", "-s", "-j", "link", "show", name]))
         found.append(int(link["stats64"]["tx"]["bytes"]))
     return found
 
@@ -58,15 +58,17 @@ def test_the_default_takes_all_ways() -> None:
     with routed_network() as network:
         found = sums(network)
         assert all(each["right"] and not each["avoided"] for each in found)
-        passed = forwarded(network)
-        assert min(passed) > max(passed) / 10
+        both = [forwarded(network, name) for name in ("to-last", "to-first")]
+        # for one pair of hosts in 128 all eight ports lead to the same way
+        assert any(min(passed) > max(passed) / 10 for passed in both)
 
 
 def test_a_way_that_loses_everything_is_avoided() -> None:
     with routed_network() as network:
         network.blind(1)
-        found = sums(network)
-        assert all(each["right"] for each in found)
-        assert found[0]["avoided"] > 0  # it sends to host 1
-        assert found[0]["again"][0] > 0
-        assert min(found[0]["again"]) == 0
+        found = sums(network, SHOAL_PATHS="16")  # of eight, one rank in 128 has all on one way
+        for each in found:
+            assert each["right"]
+            assert each["avoided"] > 0
+            assert each["again"][0] > 0
+            assert min(each["again"]) == 0
