@@ -42,12 +42,12 @@ REMEMBERED: Final = 512.0
 
 FIRST_US: Final = 1_000_000
 LONGEST_US: Final = 60_000_000
-"""How long a path is avoided that stands out for the first time, and at most. What stands out again
-soon after is avoided for twice as long each time."""
+"""The time for which a path is avoided when it first stands out, and the longest. It doubles each
+time that the path stands out again soon after."""
 
 DEVIATIONS: Final = 5.0
-"""How many standard deviations of its lossy turns, of what the others would lead to expect, set a
-path apart. Turns lose something independently of each other, other than packets of a turn."""
+"""The number of standard deviations by which a path's lossy turns must exceed what the better paths
+lead to expect. Turns are counted, because packets of one turn get lost together."""
 
 _AVOIDED: Final = int(Counter.AVOIDED)
 _PATH_BITS: Final = 20
