@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 DEADLINE_S = 20.0
 STEPS = 24
 VICTIM, DIES_AT = 2, 7
-LARGEST_WEIGHT = 8**-0.5
-"""The largest of a layer with 8 inputs, which training makes smaller."""
+NEAR = 0.1
+"""By how much sums of weights may differ from what undisturbed workers learn: twice what other
+orders of averaging, and the lost worker's batches, were seen to change them by. A sum that is
+taken for a mean changes them by more."""
 SYNCS = ("all-reduce", "ds-sync", "hierarchical-sgd", "ripples-static", "ripples", "local-sgd")
 SYNCS += ("ds-sync, next-forward", "ripples, next-forward")
 SYNCS += ("ds-sync, next-steps", "ripples, next-steps")
@@ -121,6 +123,21 @@ def named(sync: str) -> dict[str, Any]:
     return {"sync": word, "overlap": overlap[0] if overlap else None}
 
 
+@cache
+def undisturbed() -> list[float]:
+    """Return the sums of weights that four workers learn by exact means, in one process."""
+    torch.manual_seed(1)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generators = [torch.Generator().manual_seed(rank) for rank in range(4)]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for generator in generators:
+            (model(torch.randn(16, 8, generator=generator)).square().mean() / 4).backward()
+        optimizer.step()
+    return [float(p.detach().sum()) for p in model.parameters()]
+
+
 def train(
     folder: str, sync: Any, phase: str, victim: int = VICTIM, with_signal: int = signal.SIGKILL
 ) -> tuple[list[float], tuple[int, ...]] | str:
@@ -186,7 +203,7 @@ def test_the_living_go_on_without_a_worker_that_dies(
     if phase != "after average_model":
         assert all(VICTIM not in members for _, members in living)
     assert len({tuple(weights) for weights, _ in living}) == 1, "their mean is one model"
-    assert max(map(abs, living[0][0])) < LARGEST_WEIGHT, "no part of a mean was taken for all of it"
+    assert living[0][0] == pytest.approx(undisturbed(), abs=NEAR), "no sum was taken for a mean"
     for rank in (0, 1, 3):
         assert all(Path(tmp_path, f"{rank}.{step}").exists() for step in range(STEPS))
 
