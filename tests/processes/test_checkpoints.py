@@ -102,6 +102,8 @@ def lose_the_writer(folder: str) -> dict[str, Any]:
         optimizer.step()
         if optimizer.num_steps % EVERY == 0:
             saving = shoal.save_checkpoint(folder, optimizer, keep=9)
+            if session.rank == 0:
+                saving.wait()  # else it may be the writer of the next one too, when it dies
     optimizer.finish()
     shoal.shutdown()
     saving.wait()  # these processes end without waiting for threads
