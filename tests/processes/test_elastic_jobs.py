@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import forked_control
 import pytest
 import torch
+from strategy_words import named
 from torch import nn
 
 import shoal
@@ -38,7 +39,7 @@ taken for a mean changes them by more."""
 SYNCS = ("all-reduce", "ds-sync", "hierarchical-sgd", "ripples-static", "ripples", "local-sgd")
 SYNCS += ("ds-sync, next-forward", "ripples, next-forward")
 SYNCS += ("ds-sync, next-steps", "ripples, next-steps")
-SYNCS += ("ps-bsp", "ps-ssp", "ps-asp", "ad-psgd")
+SYNCS += ("all-reduce, low_rank=1", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd")
 PHASES = (
     "before backward",
     "before step",
@@ -49,6 +50,8 @@ PHASES = (
 )
 OFTEN = [
     ("all-reduce", "in average_model"),
+    ("all-reduce, low_rank=1", "before backward"),
+    ("all-reduce, low_rank=1", "before finish"),
     ("ds-sync, next-forward", "before step"),
     ("ds-sync", "before backward"),
     ("ds-sync", "after finish"),
@@ -115,12 +118,6 @@ def test_a_sum_that_one_worker_has_counts_for_all(run_workers: RunWorkers) -> No
     for after_it, at_the_end, _ in living:
         assert after_it == living[0][0], "the sum was of four workers, for all of them"
         assert at_the_end == living[0][1]
-
-
-def named(sync: str) -> dict[str, Any]:
-    """Return the strategy and what it hides behind, if that is named after a comma."""
-    word, *overlap = sync.split(", ")
-    return {"sync": word, "overlap": overlap[0] if overlap else None}
 
 
 @cache

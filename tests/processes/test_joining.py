@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from strategy_words import named
 from torch import nn
 
 import shoal
@@ -36,7 +37,8 @@ STEPS_TOGETHER = 12
 SYNCS = ("all-reduce", "ds-sync", "ripples-static", "hierarchical-sgd", "local-sgd", "ripples")
 SYNCS += ("ripples-random", "ds-sync, next-forward", "ds-sync, next-steps")
 SYNCS += ("ripples, next-forward", "ripples, next-steps", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd")
-OFTEN = ("all-reduce", "ds-sync", "ripples", "ps-bsp")
+SYNCS += ("all-reduce, low_rank=1",)
+OFTEN = ("all-reduce", "all-reduce, low_rank=1", "ds-sync", "ripples", "ps-bsp")
 
 
 class Job(Notes):
@@ -70,13 +72,11 @@ class Training:
         torch.manual_seed(session.rank)
         self.model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
         inner = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        word, *overlap = sync.split(", ")
         self.optimizer = shoal.DistributedOptimizer(
             inner,
             self.model,
-            sync=word,
-            overlap=overlap[0] if overlap else None,
             check_every=0,  # a newcomer is to find by itself that models differ
+            **named(sync),
         )
         self.generator = torch.Generator().manual_seed(session.rank)
         self.first = self.optimizer.num_steps
@@ -122,7 +122,7 @@ def init() -> Session:
 def check_alike(results: list[dict[str, Any]], sync: str = "all-reduce") -> None:
     """Fail unless all have ended with one model, and made each step alike if that is to be."""
     assert len({result["model"] for result in results}) == 1
-    if sync != "all-reduce":
+    if not sync.startswith("all-reduce"):
         return
     numbers = set.union(*(set(result["states"]) for result in results))
     for number in numbers:

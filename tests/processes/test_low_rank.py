@@ -87,17 +87,3 @@ def test_a_training_goes_on_from_a_state_with_what_is_owed(
     whole = run_workers(train, 2, "gloo", overlap, 2)
     resumed = run_workers(train, 2, "gloo", overlap, 2, True)
     assert [each[0] for each in resumed] == [each[0] for each in whole]
-
-
-def refuse() -> str:
-    shoal.init(deadline_s=20, min_workers=1)
-    model = made()
-    inner = torch.optim.SGD(model.parameters(), lr=0.05)
-    with pytest.raises(shoal.UsageError) as caught:
-        shoal.DistributedOptimizer(inner, model, shoal.AllReduce(low_rank=2))
-    return str(caught.value)
-
-
-def test_jobs_that_go_on_without_workers_refuse_it(run_workers: RunWorkers) -> None:
-    for sentence in run_workers(refuse, 2, initialize=False):
-        assert "low_rank keeps a part of each worker's gradients" in sentence

@@ -62,12 +62,7 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
         force_setattr(self, "low_rank", whole_number(self.low_rank, "low_rank", low=0))
 
     def check_goes_on(self) -> None:
-        """Raise `UsageError` if updates or parts of gradients are put off."""
-        if self.low_rank:
-            raise UsageError(
-                "low_rank keeps a part of each worker's gradients for its next step, which would be"
-                " lost with the worker: leave it out where a job goes on without lost workers."
-            )
+        """Raise `UsageError` if updates are put off."""
         if self.overlap == "next-forward":
             raise UsageError(
                 "overlap='next-forward' updates layers before all sums are there, and a job that"

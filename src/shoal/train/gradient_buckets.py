@@ -119,8 +119,7 @@ class GradientBuckets:
         if definition.low_rank:
             numbers = range(len(self.layout))
             self.low_rank = [self._factors_of(each, definition.low_rank) for each in numbers]
-        memory = [*self._memory, *self.statistics.apart]
-        self._kept = None if member.is_fixed else KeptSums(memory)
+        self._kept = None if member.is_fixed else KeptSums(self._summed())
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._make_hook(index))
             for index, p in enumerate(self.parameters)
@@ -221,8 +220,6 @@ class GradientBuckets:
         assert parameter.grad is not None
         gradient = parameter.grad.detach()  # that of backward(create_graph=True) has a graph
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
-        if self._kept is not None:
-            self._kept.keep_own(index, gradient)
         self._part.weigh(gradient, view, len(self.view))
         parameter.grad = view
 
@@ -234,23 +231,39 @@ class GradientBuckets:
             self._start_next()
 
     def _start_next(self) -> None:
+        """Start the sum of the next bucket, which is complete."""
+        number = len(self._started)
+        if self.low_rank:
+            parameters = self.layout[number].parameters
+            new = {place for place, index in enumerate(parameters) if index in self.ready}
+            self.low_rank[number].compress(new)
+        if self._kept is not None:
+            self._kept.keep_own(number, self._sent(number))
+        self._start()
+
+    def _start(self) -> None:
+        """Start the sum of the next bucket as it lies in its memory, unless the view is over."""
         with self._member.changed:
             self._is_broken |= not self._member.is_in(self.view)
             if self._is_broken:
                 self._started.append(_OVER)
             else:
-                self._start(len(self._started))
+                self._start_sum(len(self._started))
 
-    def _start(self, number: int) -> None:
-        bucket, memory = self.layout[number], self._memory[number]
-        layers, end = self._layers[number], bucket.num_elements
+    def _sent(self, number: int) -> Tensor:
+        """Return the memory in which the sum of bucket `number` is made."""
+        return self.low_rank[number].sent if self.low_rank else self._memory[number]
+
+    def _summed(self) -> list[Tensor]:
+        """Return all memory in which the sums of a pass are made."""
+        return [*map(self._sent, range(len(self.layout))), *self.statistics.apart]
+
+    def _start_sum(self, number: int) -> None:
+        memory = self._sent(number)
+        layers, end = self._layers[number], self.layout[number].num_elements
         if self.low_rank:
-            factors = self.low_rank[number]
-            factors.compress(
-                {place for place, index in enumerate(bucket.parameters) if index in self.ready}
-            )
-            memory, end = factors.sent, factors.starts[-1]
-            layers = self._layers_of(number, factors.starts[:-1])
+            *starts, end = self.low_rank[number].starts
+            layers = self._layers_of(number, starts)
         # counts and running statistics with holes in them would be wrong, not just late or small
         exact_from = end if number == self.trailer else None
         self._started.append(
@@ -306,15 +319,20 @@ class GradientBuckets:
 
     def _start_rest(self) -> None:
         """Start all reductions that backward has not started."""
-        contributes, trains = self._contributes, self._trains
         for index, parameter in enumerate(self.parameters):
             if index in self.ready:
                 continue
-            if contributes and parameter.grad is not None:  # of an earlier pass of this step
+            if self._contributes and parameter.grad is not None:  # of an earlier pass of this step
                 self._load(index)
                 self.ready.add(index)
             else:
                 self.views[index].zero_()
+        self._fill_trailer()
+        while len(self._started) < len(self.layout):
+            self._start_next()
+
+    def _fill_trailer(self) -> None:
+        contributes, trains = self._contributes, self._trains
         weight = self._part.weight(len(self.view)) if contributes else 0.0
         if weight:
             self.statistics.contribute(len(self.view) / weight)
@@ -326,8 +344,6 @@ class GradientBuckets:
         self._used.zero_()
         if self.ready:
             self._used[list(self.ready)] = 1.0
-        while len(self._started) < len(self.layout):
-            self._start_next()
 
     def _land_all(self) -> None:
         if self._kept is not None:
@@ -356,14 +372,23 @@ class GradientBuckets:
                         kept.keep_sum()
                         return
             if self.catch_up():
-                kept.take_last()
+                kept.take_last(self._summed())
+                self._take_trailer()
                 self._part.count(self.view, is_late=True)
                 self._started, self._apart_started = [_OVER] * len(self.layout), []
                 return
-            self._started, self._apart_started, self._is_broken = [], [], False
-            for index in self.ready:
-                self._part.weigh(kept.own(index), self.views[index], len(self.view))
-            self._start_rest()
+            self._start_again(kept)
+
+    def _start_again(self, kept: KeptSums) -> None:
+        """Start all sums of this pass among the members of the present view."""
+        self._started, self._apart_started, self._is_broken = [], [], False
+        for number in range(len(self.layout)):
+            kept.take_own(number, self._sent(number))
+        self._fill_trailer()
+        if self.low_rank:
+            self.low_rank[self.trailer].put_tail()
+        for _ in self.layout:
+            self._start()
 
     def catch_up(self) -> bool:
         """Begin in the present view; return whether the sums of this pass came from a member.
@@ -389,17 +414,32 @@ class GradientBuckets:
                 if self.num_whole < self._wanted:
                     self.num_whole = self._wanted
                     return True
-                self.view = view
+                last, self.view = self.view, view
+            self._rescale(self._part.rescaled(len(last), len(view)))
             self.at_border()
             return False
+
+    def _rescale(self, factor: float) -> None:
+        """Multiply what this worker adds to sums, now or later, by `factor`."""
+        if factor != 1.0 and self._kept is not None:
+            self._kept.rescale_own(factor)
+            for bucket in self.low_rank:
+                bucket.rescale(factor)
 
     def _await_all(self, kept: KeptSums) -> None:
         """Wait for all sums of this pass; keep each as it comes."""
         if self._is_broken:
             raise ViewChanging("The sums were not all begun in one view.")
-        for number, work in enumerate((*self._started, *self._apart_started)):
+        started = (*self._started, *self._apart_started)
+        for number, (work, memory) in enumerate(zip(started, self._summed(), strict=True)):
             work.wait()
-            kept.keep_part(number)
+            kept.keep_part(number, memory)
+        self._take_trailer()
+
+    def _take_trailer(self) -> None:
+        """Have the trailer's sum where it is read."""
+        if self.low_rank:
+            self.low_rank[self.trailer].take_tail()
 
     def _exchange(self) -> AbstractContextManager[None]:
         members = self.view.members

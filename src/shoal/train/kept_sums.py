@@ -1,9 +1,8 @@
-"""Copies of gradients, with which a sum can be made again among the workers that are left.
+"""Copies of sums and of a worker's part in them, for a sum that a change of view interrupts.
 
 A sum is made in place: without these copies a worker whose sum was interrupted has neither its own
-gradients nor the sum. A sum counts for all or for none: if some member has it whole, the others get
-it from there, and else all make it again from their own gradients, without the workers that are
-gone.
+part nor the sum. A sum counts for all or for none: if some member has it whole, the others get it
+from there, and else all make it again from their own parts, without the workers that are gone.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+
+from shoal.carriers import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,46 +22,59 @@ if TYPE_CHECKING:
 
 
 class KeptSums:
-    """One worker's gradients of the sum under way, and `memory` as it was after the last sum.
+    """One worker's own part in the sum under way, and the last sum that it had whole.
 
-    Each part of a sum is copied as soon as it is there, while others are awaited. Until all parts
-    are there, some worker may lack the previous sum.
+    A sum lies in several tensors, which have the types and devices of `like`; their lengths may
+    change from sum to sum. Each is copied as soon as it is there, while others are awaited. Until
+    all are there, some worker may lack the previous sum.
     """
 
-    def __init__(self, memory: Sequence[Tensor]) -> None:
-        self._memory = memory
-        self._last = [each.clone() for each in memory]
-        self._coming = [each.clone() for each in memory]
-        self._own: dict[int, Tensor] = {}
+    def __init__(self, like: Sequence[Tensor]) -> None:
+        self._own = [each.new_empty(0) for each in like]
+        self._last = [each.new_empty(0) for each in like]
+        self._coming = [each.new_empty(0) for each in like]
 
-    def keep_own(self, index: int, gradient: Tensor) -> None:
-        """Keep the gradient of parameter `index`, which is about to be summed.
+    def keep_own(self, number: int, tensor: Tensor) -> None:
+        """Keep what this worker adds to tensor `number` of the sum."""
+        _keep(self._own, number, tensor)
 
-        The gradient's own memory can be used again at once: if it were kept instead, each step
-        would need new memory of the operating system, which takes longer than a copy.
-        """
-        if (kept := self._own.get(index)) is None:
-            kept = self._own[index] = torch.empty_like(gradient)
-        kept.copy_(gradient)
+    def take_own(self, number: int, tensor: Tensor) -> None:
+        """Write what this worker adds to tensor `number` of the sum into `tensor`."""
+        tensor.copy_(self._own[number])
 
-    def own(self, index: int) -> Tensor:
-        """Return the gradient of parameter `index` as it was here."""
-        return self._own[index]
+    def rescale_own(self, factor: float) -> None:
+        """Multiply what this worker adds to the sum by `factor`."""
+        for each in self._own:
+            each.mul_(factor)
 
-    def keep_part(self, number: int) -> None:
-        """Keep one part of the memory: its sum is there."""
-        self._coming[number].copy_(self._memory[number])
+    def keep_part(self, number: int, tensor: Tensor) -> None:
+        """Keep tensor `number` of the sum, which is there."""
+        _keep(self._coming, number, tensor)
 
     def keep_sum(self) -> None:
-        """Keep the sum as the last one, now that all its parts are kept."""
+        """Keep the sum as the last one, now that all its tensors are kept."""
         self._last, self._coming = self._coming, self._last
 
     def hand_out(self, communicator: Communicator, donor: int) -> None:
         """Let every member have the last sum of rank `donor`; collective."""
-        for last in self._last:
-            communicator.broadcast(last, donor)
+        lengths = torch.tensor([len(each) for each in self._last], device=HOST)
+        communicator.broadcast(lengths, donor)
+        for number, length in enumerate(lengths.tolist()):
+            if len(self._last[number]) != length:
+                self._last[number] = self._last[number].new_empty(length)
+            communicator.broadcast(self._last[number], donor)
 
-    def take_last(self) -> None:
-        """Put the last sum into the memory."""
-        for last, memory in zip(self._last, self._memory, strict=True):
-            memory.copy_(last)
+    def take_last(self, tensors: Sequence[Tensor]) -> None:
+        """Write the last sum into `tensors`."""
+        for last, tensor in zip(self._last, tensors, strict=True):
+            tensor.copy_(last)
+
+
+def _keep(copies: list[Tensor], number: int, tensor: Tensor) -> None:
+    """Copy a tensor, into the memory of its last copy if that has its length.
+
+    New memory of the operating system in each step would take longer than the copy.
+    """
+    if len(copies[number]) != len(tensor):
+        copies[number] = torch.empty_like(tensor)
+    copies[number].copy_(tensor)

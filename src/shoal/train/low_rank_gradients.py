@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from shoal.carriers import HOST
+from shoal.train.state_memory import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -66,6 +67,10 @@ class _Matrix:
         torch.mm(one, other.T, out=self.gradient)
         self.left, self.right = _orthonormal(self.columns), _orthonormal(self.rows)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply what this worker has not sent yet by `factor`."""
+        self.error.mul_(factor)
+
     def look(self) -> None:
         """Set the factors to those that fit the sum of all workers' whole gradients."""
         self.left = _orthonormal(self.gradient @ self.right)
@@ -85,7 +90,7 @@ class LowRankBucket:
 
     `shapes` are the shapes of its parameters, and `offsets` the places in `memory` where they
     begin. Parameters that are no matrices, or hardly larger than their factors of `rank`, travel
-    whole, and so does the memory behind the last one.
+    whole, and so does the tail: the memory behind the last one.
     """
 
     def __init__(
@@ -100,21 +105,22 @@ class LowRankBucket:
             for place, (rows, columns) in enumerate(map(_sides, shapes))
             if 2 * rank * (rows + columns) < rows * columns
         }
-        stops = [*ends, len(memory)]
         lengths = [
-            rank * sum(sides[place]) if place in sides else stop - start
-            for place, (start, stop) in enumerate(zip(self._offsets, stops, strict=True))
+            rank * sum(sides[place]) if place in sides else end - start
+            for place, (start, end) in enumerate(zip(offsets, ends, strict=True))
         ]
-        self._starts = [sum(lengths[:place]) for place in range(len(lengths))]
-        self._sent = memory.new_zeros(sum(lengths))
+        self._starts = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
+        tail = memory[ends[-1] :]
+        self._sent = memory.new_zeros(self._starts[-1] + len(tail))
         self._matrices: dict[int, _Matrix] = {}
         """The matrices, by their places in the bucket."""
         self._whole: list[tuple[Tensor, Tensor]] = []
-        """Parts that always travel whole: their places in the bucket and in the memory sent."""
+        """Parameters that always travel whole: their places in `memory` and in the memory sent."""
+        self._tail = tail, self._sent[self._starts[-1] :]
         generator = torch.Generator(HOST).manual_seed(_SEED)
-        places = self._sent.split(lengths)
-        for place, (start, stop) in enumerate(zip(self._offsets, stops, strict=True)):
-            part = memory[start:stop]
+        places = self._sent[: self._starts[-1]].split(lengths)
+        for place, (start, end) in enumerate(zip(offsets, ends, strict=True)):
+            part = memory[start:end]
             if place not in sides:
                 self._whole.append((part, places[place]))
                 continue
@@ -153,6 +159,22 @@ class LowRankBucket:
             matrix.compress(is_new=place in new)
         for part, place_in_sent in self._whole:
             place_in_sent.copy_(part)
+        self.put_tail()
+
+    def put_tail(self) -> None:
+        """Write the tail into the memory to be summed."""
+        if not self._is_whole:
+            self._tail[1].copy_(self._tail[0])
+
+    def take_tail(self) -> None:
+        """Write the tail of the sum into the bucket's memory."""
+        if not self._is_whole:
+            self._tail[0].copy_(self._tail[1])
+
+    def rescale(self, factor: float) -> None:
+        """Multiply what this worker has not sent yet by `factor`, as the number of members asks."""
+        for matrix in self._matrices.values():
+            matrix.rescale(factor)
 
     def expand(self) -> None:
         """Write the gradients that the sum gives into the bucket's memory."""
@@ -164,25 +186,37 @@ class LowRankBucket:
         if not self._is_whole:
             for part, place_in_sent in self._whole:
                 part.copy_(place_in_sent)
+            self.take_tail()
         self._num_sums += 1
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the next steps: this worker's errors, and all workers' factors."""
+    def handed_on(self) -> dict[str, Any]:
+        """Return the state that all workers have alike, for a newcomer to take over."""
         matrices = self._matrices.values()
         return {
             "num_sums": self._num_sums,
+            "factors": [(each.left, each.right) for each in matrices],
+        }
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on from the state that another worker has `handed_on`."""
+        self._num_sums = state["num_sums"]
+        for matrix, (left, right) in zip(self._matrices.values(), state["factors"], strict=True):
+            matrix.left.copy_(left)
+            matrix.right.copy_(right)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the next steps: all workers' factors, and this worker's errors."""
+        matrices = self._matrices.values()
+        return {
+            **mapped(self.handed_on(), torch.clone),
             "errors": [each.error.clone() for each in matrices],
-            "factors": [(each.left.clone(), each.right.clone()) for each in matrices],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        self._num_sums = state["num_sums"]
-        found = zip(self._matrices.values(), state["errors"], state["factors"], strict=True)
-        for matrix, error, (left, right) in found:
+        self.take_over(state)
+        for matrix, error in zip(self._matrices.values(), state["errors"], strict=True):
             matrix.error.copy_(error)
-            matrix.left.copy_(left)
-            matrix.right.copy_(right)
 
 
 def _sides(shape: torch.Size) -> tuple[int, int]:

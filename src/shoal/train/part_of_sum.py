@@ -59,6 +59,11 @@ class PartOfSum:
         else:
             out.zero_()  # also if the gradient is not finite
 
+    def rescaled(self, before: int, after: int) -> float:
+        """Return what `weigh`'s result for `before` members is multiplied by for `after`."""
+        is_weighed_alone = self._samples is not None and self._samples.is_global
+        return 1.0 if is_weighed_alone else before / after
+
     def fill(self, view: View, *, is_new: bool) -> None:
         """Say in the sum that this worker's batch is in it, unless an earlier one has said so."""
         if self._samples is None:

@@ -140,6 +140,11 @@ class SampleCounts:
             self._pace.asked()
             self._session.control.refresh(_MEASURED)
 
+    @property
+    def is_global(self) -> bool:
+        """Whether all members' batches together have a fixed size."""
+        return self._rule.is_global
+
     def weight(self, size: int, num_members: int) -> float:
         """Return the weight of the mean gradient of `size` samples in a sum of `num_members`."""
         return size * (num_members if self._rule.is_global else 1) / self._rule.batch_size

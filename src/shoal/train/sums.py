@@ -182,6 +182,17 @@ class SumsExecutor(AbstractExecutor):
         super().end()
         self._buckets.remove()
 
+    def handed_on(self) -> dict[str, Any]:
+        """Return what a newcomer takes over: the course's state, and the factors of `low_rank`."""
+        factors = [each.handed_on() for each in self._buckets.low_rank]
+        return super().handed_on() | {"low_rank": factors}
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on, as a newcomer, from the state that another worker has `handed_on`."""
+        for bucket, given in zip(self._buckets.low_rank, state["low_rank"], strict=True):
+            bucket.take_over(given)
+        super().take_over(state)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the course's state, and the state of the low-rank gradients."""
         return super().state_dict() | {

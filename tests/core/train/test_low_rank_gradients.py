@@ -68,21 +68,28 @@ shapes = st.lists(
     shapes=shapes,
     rank=st.integers(1, 3),
     gives=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=7),
+    factors=st.lists(st.sampled_from([1.0, 0.75, 2.0]), min_size=7, max_size=7),
     seed=st.integers(0, 99),
 )
 def test_what_is_not_applied_is_owed(
-    shapes: list[torch.Size], rank: int, gives: list[list[bool]], seed: int
+    shapes: list[torch.Size], rank: int, gives: list[list[bool]], factors: list[float], seed: int
 ) -> None:
-    """All that was ever applied and all that is owed make all gradients that there were."""
+    """All that was ever applied and all that is owed make all gradients that there were.
+
+    What is owed changes by a factor where the number of members does.
+    """
     job = Job(shapes, rank, size=3)
     generator = torch.Generator().manual_seed(seed)
     given_so_far = torch.zeros(job.length, dtype=torch.float64)
     applied = given_so_far.clone()
-    for gives_now in gives:
+    for gives_now, factor in zip(gives, factors, strict=False):
         gradients = [
             torch.randn(job.length, generator=generator, dtype=torch.float64) if has else None
             for has in gives_now
         ]
+        for bucket in job.buckets:
+            bucket.rescale(factor)
+        given_so_far = applied + factor * (given_so_far - applied)
         given_so_far += sum(each for each in gradients if each is not None)
         applied += job.step(gradients)
         torch.testing.assert_close(applied + job.errors(), given_so_far)

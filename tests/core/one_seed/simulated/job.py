@@ -26,7 +26,7 @@ from shoal.session.joining import Meeting
 from shoal.session.services import Services
 from shoal.session.session import Session
 from simulated.faults import Faults
-from simulated.models import EPOCHS, GLOBAL_BATCH, SAMPLES, Line, OneForEach, values_of
+from simulated.models import EPOCHS, FEATURES, GLOBAL_BATCH, SAMPLES, Line, OneForEach, values_of
 from simulated.stage import DEADLINE_S, KEY, ControlProcess
 from simulated.stand_ins import Time
 from simulated.world import Current, Host, Process, World, world
@@ -63,7 +63,7 @@ class Job:
     def __init__(
         self,
         seed: int,
-        sync: str = "all-reduce",
+        sync: str | shoal.AllReduce = "all-reduce",
         *,
         samples: bool = False,
         is_patient: bool = False,
@@ -157,7 +157,7 @@ class Job:
             return
         generator = torch.Generator().manual_seed(worker.rank)
         while optimizer.num_steps < self.num_steps:
-            yield torch.randn(4, 2, generator=generator)
+            yield torch.randn(4, FEATURES, generator=generator)
 
     def _join(self, worker: Worker) -> Session:
         rank, first = worker.rank, None
@@ -221,7 +221,7 @@ class Job:
         models = {each.model for each in living if each.outcome == "finished"}
         if len(models) > 1:
             return f"different models: {models}"
-        if self.sync in ("all-reduce", "ps-bsp"):
+        if isinstance(self.sync, shoal.AllReduce) or self.sync in ("all-reduce", "ps-bsp"):
             return self._check_steps() or (self._check_samples() if self.samples else "")
         return ""
 

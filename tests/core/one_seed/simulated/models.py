@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 40, 8, 2
+FEATURES = 5
+"""The least for which two factors of rank 1 are smaller than a layer's matrix."""
 
 
 class OneForEach(nn.Module):
@@ -24,7 +26,7 @@ class Line(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        self.layers = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.layers(inputs).square().mean()  # type: ignore[no-any-return]

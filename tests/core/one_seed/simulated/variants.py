@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import shoal
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "all-reduce": {"sync": "all-reduce"},
+    "all-reduce, low rank": {"sync": shoal.AllReduce(low_rank=1)},
     "ds-sync": {"sync": "ds-sync"},
     "ripples": {"sync": "ripples"},
     "samples": {"sync": "all-reduce", "samples": True},
