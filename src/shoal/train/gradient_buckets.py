@@ -6,12 +6,9 @@ in: a bucket waits for the one before it, and the end of backward starts the res
 that got no gradient on some workers (unused in this step) cannot make the workers disagree. The
 transport may finish reductions in another order: each part of a bucket is as urgent as its layer.
 
-A trailer on the last bucket carries, summed like a gradient: how many workers contributed (weighted
-by their samples, with a sampler), how many still train, and per parameter how many had a gradient
-for it. It is needed before any other sum can be used, and no part of it may get lost.
-
-Statistics in buffers are averaged as well; those of another type than the parameters go in sums of
-their own.
+The last bucket carries a trailer, which is needed before any other sum can be used
+(`train.trailer`). It has the statistics in buffers; those of another type than its parameters go in
+sums of their own.
 
 All sums of a backward pass belong to one view. If the view ends before they are whole here, they
 come from a member that has them, or are made again among the members of the next view
@@ -30,7 +27,6 @@ from shoal.collectives import layout_buckets
 from shoal.comm import Layers
 from shoal.errors import UsageError, ViewChanging
 from shoal.trace import SpanKind
-from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
 from shoal.train.kept_sums import KeptSums
 from shoal.train.known_tensors import FrozenParameters
@@ -38,6 +34,7 @@ from shoal.train.low_rank_gradients import LowRankBucket
 from shoal.train.model_use import ModelUse
 from shoal.train.part_of_sum import PartOfSum
 from shoal.train.tensor_places import TensorPlaces
+from shoal.train.trailer import Trailer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -99,7 +96,9 @@ class GradientBuckets:
             bucket_bytes=definition.bucket_bytes,
             num_hosts=num_hosts,
         )
-        self.statistics = ChangedStatistics(model, self._kind_of(self.trailer))
+        like = self._kind_of(self.last)
+        self._trailer = Trailer(model, len(self.parameters), like, self._part)
+        self.statistics = self._trailer.statistics
         """The statistics of batch norm and the like, averaged along with the gradients."""
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
@@ -128,8 +127,8 @@ class GradientBuckets:
         self.use = ModelUse(model, on_end=self.remove)
 
     @property
-    def trailer(self) -> int:
-        """The bucket that carries the trailer and the statistics: the last."""
+    def last(self) -> int:
+        """The number of the last bucket, which carries the trailer."""
         return len(self.layout) - 1
 
     def _kind_of(self, number: int) -> Tensor:
@@ -142,10 +141,9 @@ class GradientBuckets:
         self._places = TensorPlaces()
         self.place: dict[int, int] = {}
         self._memory: list[Tensor] = []
-        tail = self.statistics.num_elements + 2 + len(self.parameters) + self._part.num_elements
         for number, bucket in enumerate(self.layout):
-            length = bucket.num_elements + (tail if number == self.trailer else 0)
-            memory = self._kind_of(number).new_zeros(length)
+            tail = self._trailer.num_elements if number == self.last else 0
+            memory = self._kind_of(number).new_zeros(bucket.num_elements + tail)
             self._memory.append(memory)
             for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
                 parameter = self.parameters[index]
@@ -153,14 +151,7 @@ class GradientBuckets:
                 place = memory[offset : offset + parameter.numel()]
                 self._places.move_in(self.views[index], place)
                 self.place[index] = number
-        rest = self._memory[-1][self.layout[-1].num_elements :]
-        num_statistics = self.statistics.num_elements
-        self.statistics.place(rest[:num_statistics])
-        self._contributors = rest[num_statistics : num_statistics + 1]
-        self._training = rest[num_statistics + 1 : num_statistics + 2]
-        num_used = num_statistics + 2 + len(self.parameters)
-        self._used = rest[num_statistics + 2 : num_used]
-        self._part.place(rest[num_used:])
+        self._trailer.place(self._memory[-1][self.layout[-1].num_elements :])
 
     def _factors_of(self, number: int, rank: int) -> LowRankBucket:
         bucket = self.layout[number]
@@ -225,7 +216,7 @@ class GradientBuckets:
 
     def _start_ready(self) -> None:
         """Start the next buckets that are complete, in order; the last one waits for the end."""
-        while len(self._started) < self.trailer:
+        while len(self._started) < self.last:
             if self._missing[len(self._started)]:
                 return
             self._start_next()
@@ -265,11 +256,11 @@ class GradientBuckets:
             *starts, end = self.low_rank[number].starts
             layers = self._layers_of(number, starts)
         # counts and running statistics with holes in them would be wrong, not just late or small
-        exact_from = end if number == self.trailer else None
+        exact_from = end if number == self.last else None
         self._started.append(
             self._communicator.all_reduce(memory, layers=layers, exact_from=exact_from)
         )
-        if number == self.trailer:
+        if number == self.last:
             self._apart_started = [
                 self._communicator.all_reduce(memory, layers=_MOST_URGENT, exact_from=0)
                 for memory in self.statistics.apart
@@ -283,7 +274,7 @@ class GradientBuckets:
 
     def _layers_of(self, number: int, starts: Sequence[int]) -> Layers:
         """Return where each layer lies in a bucket whose parameters begin at `starts`."""
-        if number == self.trailer:  # every worker waits for it first
+        if number == self.last:  # every worker waits for it first
             return _MOST_URGENT
         parameters = [self.parameters[index] for index in self.layout[number].parameters]
         return self._order.layers_of(parameters, starts)
@@ -315,7 +306,7 @@ class GradientBuckets:
             self._start_rest()
             self._land_all()
             self._part.end_step()
-        return round(self._training.item())
+        return self._trailer.num_training
 
     def _start_rest(self) -> None:
         """Start all reductions that backward has not started."""
@@ -332,18 +323,9 @@ class GradientBuckets:
             self._start_next()
 
     def _fill_trailer(self) -> None:
-        contributes, trains = self._contributes, self._trains
-        weight = self._part.weight(len(self.view)) if contributes else 0.0
-        if weight:
-            self.statistics.contribute(len(self.view) / weight)
-        else:
-            self.statistics.contribute_nothing()
-        self._contributors.fill_(weight)
-        self._part.fill(self.view, is_new=trains)
-        self._training.fill_(1.0 if trains else 0.0)
-        self._used.zero_()
-        if self.ready:
-            self._used[list(self.ready)] = 1.0
+        self._trailer.fill(
+            self.view, self.ready, contributes=self._contributes, trains=self._trains
+        )
 
     def _land_all(self) -> None:
         if self._kept is not None:
@@ -386,7 +368,7 @@ class GradientBuckets:
             kept.take_own(number, self._sent(number))
         self._fill_trailer()
         if self.low_rank:
-            self.low_rank[self.trailer].put_tail()
+            self.low_rank[self.last].put_tail()
         for _ in self.layout:
             self._start()
 
@@ -439,7 +421,7 @@ class GradientBuckets:
     def _take_trailer(self) -> None:
         """Have the trailer's sum where it is read."""
         if self.low_rank:
-            self.low_rank[self.trailer].take_tail()
+            self.low_rank[self.last].take_tail()
 
     def _exchange(self) -> AbstractContextManager[None]:
         members = self.view.members
@@ -450,22 +432,22 @@ class GradientBuckets:
 
         `publish` sets `grad` also for parameters for which only other workers had a gradient.
         """
-        fresh = [n for n in numbers if n != self.trailer and n not in self._landed]
-        if self.trailer not in self._landed:
-            fresh.insert(0, self.trailer)
+        fresh = [n for n in numbers if n != self.last and n not in self._landed]
+        if self.last not in self._landed:
+            fresh.insert(0, self.last)
         if not fresh:
             return
         with self._noting(), self._exchange():
             for number in fresh:
                 self._started[number].wait()
-            if self.trailer in fresh:
+            if self.last in fresh:
                 for work in self._apart_started:
                     work.wait()
         for number in fresh:
             self._landed.add(number)
             if self.low_rank:
                 self.low_rank[number].expand()
-            if number == self.trailer:
+            if number == self.last:
                 self._read_trailer()
             if self._factor != 1.0:
                 self._memory[number][: self.layout[number].num_elements].mul_(self._factor)
@@ -479,12 +461,11 @@ class GradientBuckets:
 
     def _read_trailer(self) -> None:
         """Note how to correct sums for workers without gradients; take over the statistics."""
-        contributors = float(self._contributors.item())
-        if contributors and contributors != len(self.view):
-            self._factor = len(self.view) / contributors
-        if contributors:
+        self._factor = self._trailer.factor(len(self.view))
+        if self._factor:
             self.statistics.take(self._factor)
-        self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
+        is_all_ready = len(self.ready) == len(self.parameters)
+        self._used_anywhere = [] if is_all_ready else self._trailer.used()
         if self._kept is None:
             self._part.count(self.view)
 

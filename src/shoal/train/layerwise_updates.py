@@ -75,7 +75,7 @@ class LayerwiseUpdates:
             buckets.parameters,
             {
                 **{tensor: (number,) for tensor, number in self._number_of.items()},
-                **dict.fromkeys(statistics, (buckets.trailer,)),
+                **dict.fromkeys(statistics, (buckets.last,)),
             },
             self.settle,
             self._settle_rest,
@@ -104,7 +104,7 @@ class LayerwiseUpdates:
             else:  # whether it has a gradient depends on the others
                 await_values(parameter, self._guarding[number])
         for tensor in buckets.statistics.tensors:
-            await_values(tensor, self._awaited[buckets.trailer])
+            await_values(tensor, self._awaited[buckets.last])
 
     def step(self, update: Callable[[], None]) -> None:
         """Put off `update`, or call it if something needed all gradients already."""
@@ -166,7 +166,7 @@ class LayerwiseUpdates:
         for index in buckets.layout[number].parameters:
             release(buckets.views[index])
             release(buckets.parameters[index])
-        if number == buckets.trailer:
+        if number == buckets.last:
             for tensor in buckets.statistics.tensors:
                 release(tensor)
         is_owed = self._is_owed
