@@ -9,6 +9,9 @@ from shoal.collectives.choice import plan_average as plan_average
 from shoal.collectives.graphs import ALGORITHMS as ALGORITHMS
 from shoal.collectives.graphs import AUTO as AUTO
 from shoal.collectives.hierarchical import hierarchical_all_reduce as hierarchical_all_reduce
+from shoal.collectives.low_rank import WHOLE_SUMS as WHOLE_SUMS
+from shoal.collectives.low_rank import factor_elements as factor_elements
+from shoal.collectives.low_rank import matrix_sides as matrix_sides
 from shoal.collectives.message_graph import NO_GATE as NO_GATE
 from shoal.collectives.message_graph import MessageGraph as MessageGraph
 from shoal.collectives.message_graph import divided as divided

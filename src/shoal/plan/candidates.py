@@ -87,6 +87,11 @@ class Candidate:
         return self.wire != _WHOLE
 
     @property
+    def is_exact(self) -> bool:
+        """Whether workers get all of what they exchange, as it was, with the exchange itself."""
+        return not (self.loss_bound or self.is_rounded or self.options.get("low_rank"))
+
+    @property
     def line(self) -> str:
         """The line of a training script that selects it."""
         sync = f'"{self.strategy}"'
@@ -163,11 +168,12 @@ def carried(candidate: Candidate) -> list[Candidate]:
         replace(candidate, transport=transport, loss_bound=bound)
         for transport, bound in _CARRIERS
         if not (bound and not STRATEGIES[candidate.strategy]().takes_loss_bound)
+        and not (bound and candidate.options.get("low_rank"))  # not simulated
         and not (candidate.is_hierarchical and (bound or transport != SHOAL))
     ]
     if candidate.options.get("overlap") == HIDDEN["overlap"]:
         found += [replace(each, wire=_HALF) for each in found if each.transport == SHOAL]
-    if candidate.strategy == "all-reduce" and not candidate.options:
-        forward = {"overlap": "next-forward"}
+    if candidate.strategy == "all-reduce" and not candidate.is_hierarchical:
+        forward = {**candidate.options, "overlap": "next-forward"}
         found += [replace(each, options=forward) for each in found if each.transport == SHOAL]
     return found

@@ -171,7 +171,7 @@ def predict_over(
         line=candidate.line,
         transport=candidate.carrier,
         loss_bound=candidate.loss_bound,
-        is_rounded=candidate.is_rounded,
+        is_exact=candidate.is_exact,
         goes_on=candidate.goes_on,
         is_served=candidate.is_served,
         step_ms=flows.step_ms * factor,

@@ -38,6 +38,12 @@ BATCH: Final = 2
 
 With the recipe's 32 they take as long as all together, and who hardly exchanges would be first.
 """
+_RANK_SHARE: Final = 1 / 4
+"""The rank of the stand-in's gradients over that of the job's, if they are of low rank.
+
+Its largest matrix is 64 wide, and those of usual models some hundreds: with the whole rank nearly
+all of its gradients would be sent.
+"""
 SEEDS: Final = 3
 """Runs of each candidate, with other batches, initial weights and draws each time."""
 _MOST_STEPS: Final = 600
@@ -79,8 +85,8 @@ class Prediction:
     exchange_share: float
     loss_bound: float = 0.0
     """Share of a sum that may get lost."""
-    is_rounded: bool = False
-    """Whether a narrower type is sent than what is averaged."""
+    is_exact: bool = True
+    """Whether workers get all of what they exchange, as it was, with the exchange itself."""
     met_alone: bool = False
     """Whether the target was met only before half of each worker's steps had been exchanged."""
     interval: int = 1
@@ -208,8 +214,12 @@ def _risk(each: Prediction) -> tuple[bool, int, float, float]:
 
     Which exchange everything, then those whose workers stay together, and whose replicas do.
     """
-    behind, is_exact = each.steps_behind or 0, not (each.loss_bound or each.is_rounded)
-    return not is_exact, behind, each.consensus_distance, each.expected_s or np.inf
+    return (
+        not each.is_exact,
+        each.steps_behind or 0,
+        each.consensus_distance,
+        each.expected_s or np.inf,
+    )
 
 
 def predict(
@@ -233,6 +243,7 @@ def predict(
         stop_at=target,
         until_shared=True,
         judges_rank0=False,
+        rank_share=_RANK_SHARE,
     )
     outcome = simulate(
         cluster,
@@ -257,6 +268,7 @@ def predict(
         exchange_share=outcome.exchange_share,
         met_alone=met is None and replicas.met_alone_at is not None,
         interval=candidate.interval,
+        is_exact=candidate.is_exact,
         goes_on=candidate.goes_on,
         is_served=candidate.is_served,
     )

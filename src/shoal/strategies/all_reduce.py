@@ -10,7 +10,7 @@ the executor's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, get_args
 
 from msgspec.structs import force_setattr
 
@@ -21,6 +21,9 @@ from shoal.strategies.course import AbstractCourse
 from shoal.strategies.definition import AbstractDefinition, Averaged, Family
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shoal.groups import Topology
     from shoal.membership import View
     from shoal.strategies.acts import Acts
     from shoal.strategies.course import Setting
@@ -39,7 +42,7 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
     gradients are waited for: at the end of backward, or ("next-forward") layer by layer when the
     next forward pass gets there, with the same result. With `low_rank` r above 0 the gradient of a
     matrix is sent as r columns and r rows, from the third sum on, and the rest is added to the next
-    gradient (`train.low_rank_gradients`; after PowerSGD, Vogels et al., NeurIPS 2019).
+    gradient (`workloads.low_rank_gradients`; after PowerSGD, Vogels et al., NeurIPS 2019).
     """
 
     word: ClassVar[str] = "all-reduce"
@@ -60,6 +63,17 @@ class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
             size = whole_number(self.bucket_bytes, "A bucket's bytes", low=1)
             force_setattr(self, "bucket_bytes", size)
         force_setattr(self, "low_rank", whole_number(self.low_rank, "low_rank", low=0))
+
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,  # noqa: ARG003 - whatever the cluster
+        *,
+        thorough: bool = False,  # noqa: ARG003 - both are tried at once
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield whole gradients, and gradients of low rank."""
+        yield {}
+        yield {"low_rank": 8}
 
     def check_goes_on(self) -> None:
         """Raise `UsageError` if updates are put off."""

@@ -30,11 +30,11 @@ from shoal.trace import SpanKind
 from shoal.train.forward_order import ForwardOrder
 from shoal.train.kept_sums import KeptSums
 from shoal.train.known_tensors import FrozenParameters
-from shoal.train.low_rank_gradients import LowRankBucket
 from shoal.train.model_use import ModelUse
 from shoal.train.part_of_sum import PartOfSum
 from shoal.train.tensor_places import TensorPlaces
 from shoal.train.trailer import Trailer
+from shoal.workloads import LowRankBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

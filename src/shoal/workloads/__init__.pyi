@@ -11,6 +11,7 @@ from shoal.workloads.dataset import InputKind as InputKind
 from shoal.workloads.dataset import Task as Task
 from shoal.workloads.dataset import is_here as is_here
 from shoal.workloads.dataset import load_dataset as load_dataset
+from shoal.workloads.low_rank_gradients import LowRankBucket as LowRankBucket
 from shoal.workloads.metrics import better as better
 from shoal.workloads.metrics import evaluate as evaluate
 from shoal.workloads.metrics import loss_of as loss_of

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
+from shoal.collectives import WHOLE_SUMS
 from shoal.errors import UsageError
-from shoal.sim.training.architectures import architecture
+from shoal.sim.training.architectures import ARCHITECTURES, architecture
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,28 @@ def test_shares_add_up_and_buckets_hold_all() -> None:
     assert sum(bucket.share for bucket in buckets) == pytest.approx(2 / 3)
     # the classifier's gradients, most of the model, are there first
     assert buckets[0].share < 0.01
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_is_no_matrix_is_little(name: str) -> None:
+    found = architecture(name)
+    in_matrices = [sum(map(prod, layer.shapes)) for layer in found.layers]
+    for layer, elements in zip(found.layers, in_matrices, strict=True):
+        assert elements <= layer.parameters, layer.name
+    assert sum(in_matrices) > 0.99 * found.parameters
+
+
+def test_factors_take_the_place_of_matrices_that_are_much_larger() -> None:
+    layers = {layer.name: layer for layer in architecture("vgg16").size().layers}
+    assert layers["fc6"].elements_sent(4) == 4 * (4_096 + 25_088) + 4_096
+    first = layers["conv1.1"]
+    assert first.elements_sent(16) == first.parameters == first.elements_sent(0)
+    whole, factors = (
+        sum(bucket.sent(number) for bucket in architecture("vgg16").size().buckets(None, 8, 4))
+        for number in (WHOLE_SUMS - 1, WHOLE_SUMS)
+    )
+    assert whole == 4 * 138_357_544
+    assert factors == pytest.approx(4 * 335_000, rel=0.01), "added up by hand"
 
 
 def test_a_bucket_is_as_urgent_as_its_front_most_layer() -> None:

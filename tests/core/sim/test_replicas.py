@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from shoal.collectives import WHOLE_SUMS
 from shoal.errors import UsageError
 from shoal.sim.training.replicas import Replicas
 from shoal.transport.forms import FLOAT32_AS_FLOAT16
@@ -207,6 +208,21 @@ def test_sums_of_gradients_and_pulls_are_exchanges_too() -> None:
         served.pull(rank)
     served.note_step(0, 4 * SECOND)
     assert served.met_at == 4.0
+
+
+@pytest.mark.parametrize(("share", "most"), [(1.0, 4), (0.25, 1), (0.01, 1)])
+def test_a_stand_in_sums_gradients_of_a_share_of_the_rank(share: float, most: int) -> None:
+    """After the whole sums, the mean of a matrix's gradient has no more than twice that rank."""
+    replicas = make(rank_share=share)
+    for _ in range(WHOLE_SUMS + 1):
+        for rank in range(WORKERS):
+            replicas.compute_gradient(rank)
+        means = replicas.low_rank_mean(range(WORKERS), 4)
+        replicas.update_by_mean(range(WORKERS), means)
+    for rank in range(WORKERS):
+        gradient = next(replicas._models[rank].parameters()).grad
+        assert gradient is not None
+        assert most <= torch.linalg.matrix_rank(gradient) <= 2 * most
 
 
 def test_a_point_of_the_curve_says_how_far_the_slowest_is_behind() -> None:

@@ -95,6 +95,13 @@ def test_all_reduce_takes_its_ring() -> None:
     assert out.compute_share == pytest.approx(0.1 / (0.1 + ring), rel=1e-6)
 
 
+def test_factors_of_low_rank_are_sent_from_the_third_sum_on() -> None:
+    """Of 1000 by 1000 parameters 4 columns and 4 rows: 8 of 1,000 bytes."""
+    out = run_both("all-reduce", cluster(8), training("all-reduce"), low_rank=4)
+    rings = [seconds(2 * 7 / 8 * share) + 14 * 2 * DELAY_S for share in (1.0, 0.008)]
+    assert out.seconds == pytest.approx(20 * 0.1 + 2 * rings[0] + 18 * rings[1], rel=1e-9)
+
+
 def test_all_reduce_hides_what_backward_still_takes() -> None:
     """Two layers of 2 MB: the last one's sum is under way while the first one is differentiated."""
     out = run_both("all-reduce", cluster(8), training("all-reduce", layers=2))

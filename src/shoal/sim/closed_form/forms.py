@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from shoal.collectives import WHOLE_SUMS
 from shoal.errors import UsageError
 from shoal.groups import Bipartite
 from shoal.membership import View
@@ -56,7 +57,7 @@ class Spent:
 
 def _all_reduce(
     job: FormulaInput,
-    bucket_bytes: int | None,
+    definition: AllReduce,
     *,
     algorithm: str | None = None,
     per_host: int = 0,
@@ -64,13 +65,18 @@ def _all_reduce(
     """Return what buckets take: each when the slowest worker has it and the last is through.
 
     As sums follow each other the front layers' is the last, and the next forward pass begins there.
+    So it makes no difference what they overlap.
     """
-    slowest = float(job.compute.max())
-    ready, through = FORWARD * slowest, 0.0
-    for bucket in job.model.buckets(bucket_bytes, len(set(job.host_of))):
-        ready += bucket.share * slowest
-        through = max(through, ready) + _sum(job, algorithm, per_host, bucket.bytes)
-    return _in_step(job, through - slowest)
+    buckets = job.model.buckets(definition.bucket_bytes, len(set(job.host_of)), definition.low_rank)
+    slowest, exchange = float(job.compute.max()), 0.0
+    num_first = min(job.steps, WHOLE_SUMS)
+    for number, times in ((0, num_first), (WHOLE_SUMS, job.steps - num_first)):
+        ready, through = FORWARD * slowest, 0.0
+        for bucket in buckets:
+            ready += bucket.share * slowest
+            through = max(through, ready) + _sum(job, algorithm, per_host, bucket.sent(number))
+        exchange += times * (through - slowest)
+    return _in_all(job, exchange)
 
 
 def _sum(job: FormulaInput, algorithm: str | None, per_host: int, size: float) -> float:
@@ -84,9 +90,14 @@ def _sum(job: FormulaInput, algorithm: str | None, per_host: int, size: float) -
 
 def _in_step(job: FormulaInput, exchange: float) -> Spent:
     """Return what workers spend if they wait for the slowest, then exchange, in every step."""
+    return _in_all(job, job.steps * exchange)
+
+
+def _in_all(job: FormulaInput, exchange: float) -> Spent:
+    """Return what workers spend if they wait for the slowest in every step, and exchange in all."""
     compute = job.steps * job.compute
     wait = job.steps * job.compute.max() - compute
-    return Spent(compute, wait, np.full(job.size, job.steps * exchange))
+    return Spent(compute, wait, np.full(job.size, exchange))
 
 
 def _servers(job: FormulaInput) -> Spent:
@@ -189,9 +200,7 @@ def spend(job: FormulaInput, strategy: str, options: Mapping[str, Any]) -> Spent
     definition, of_network = define(strategy, options)
     match definition:
         case AllReduce():
-            return _all_reduce(
-                job, definition.bucket_bytes, **of_network
-            )  # where it overlaps makes no difference
+            return _all_reduce(job, definition, **of_network)
         case ParameterServer():
             return _servers(job)
         case ADPSGD():

@@ -30,7 +30,7 @@ EXECUTORS: Final[dict[Family, Factory]] = {
 }
 """What takes a strategy, and by name what a simulated network may be asked beside."""
 
-NOT_SIMULATED: Final = ("low_rank", "servers", "topology", "workers_per_host")
+NOT_SIMULATED: Final = ("servers", "topology", "workers_per_host")
 """Options of real strategies that the simulated ones do not have. (Racks and hosts are those of the
 cluster.)"""
 

@@ -23,6 +23,8 @@ class Counted:
     parameters: int
     products: int
     """Multiply-accumulates of the forward pass for one sample."""
+    shapes: tuple[tuple[int, ...], ...]
+    """The shapes of its matrices; its other parameters are vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,13 @@ class Architecture:
     def size(self) -> ModelSize:
         """Return what the simulator needs of it."""
         total = self.products
-        layers = (Layer(each.name, each.parameters, each.products / total) for each in self.layers)
-        return ModelSize(self.name, tuple(layers))
+        return ModelSize(
+            self.name,
+            tuple(
+                Layer(each.name, each.parameters, each.products / total, each.shapes)
+                for each in self.layers
+            ),
+        )
 
 
 def _conv(
@@ -55,11 +62,13 @@ def _conv(
     """Count a convolution to `side` by `side` places, with a bias or a normalisation's two."""
     high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
     weights = inputs * outputs * high * wide
-    return Counted(name, weights + outputs * (2 if norm else 1), weights * side * side)
+    parameters, shape = weights + outputs * (2 if norm else 1), (outputs, inputs, high, wide)
+    return Counted(name, parameters, weights * side * side, (shape,))
 
 
 def _dense(name: str, inputs: int, outputs: int, tokens: int = 1) -> Counted:
-    return Counted(name, inputs * outputs + outputs, inputs * outputs * tokens)
+    weights = inputs * outputs
+    return Counted(name, weights + outputs, weights * tokens, ((outputs, inputs),))
 
 
 _VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
@@ -175,7 +184,7 @@ def _transformer(
     layers: int, width: int, inner: int, vocabulary: int, *, decoder: bool, tokens: int
 ) -> list[Counted]:
     """Vaswani et al. 2017; a decoder's layers attend twice. Embeddings multiply nothing."""
-    made = [Counted("embedding", vocabulary * width, 0)]
+    made = [Counted("embedding", vocabulary * width, 0, ((vocabulary, width),))]
     for side in range(2 if decoder else 1):
         for each in range(layers):
             attentions = 2 if side else 1
@@ -183,14 +192,17 @@ def _transformer(
             feed = 2 * width * inner + inner + width
             norms = (attentions + 1) * 2 * width
             products = (attentions * 4 * width * width + 2 * width * inner) * tokens
-            made.append(Counted(f"layer{side}.{each + 1}", attend + feed + norms, products))
+            shapes = [(width, width)] * (4 * attentions) + [(inner, width), (width, inner)]
+            name = f"layer{side}.{each + 1}"
+            made.append(Counted(name, attend + feed + norms, products, tuple(shapes)))
     return made
 
 
 def _bert_large() -> list[Counted]:
     """Devlin et al. 2019: 24 layers of 1,024, 30,522 word pieces, sequences of 384 as in SQuAD."""
     layers = _transformer(24, 1024, 4096, 30_522, decoder=False, tokens=384)
-    positions = Counted("positions", (512 + 2) * 1024 + 2 * 1024, 0)
+    shapes = ((512, 1024), (2, 1024))
+    positions = Counted("positions", (512 + 2) * 1024 + 2 * 1024, 0, shapes)
     return [layers[0], positions, *layers[1:], _dense("pooler", 1024, 1024)]
 
 
@@ -201,10 +213,11 @@ def _deepfm() -> list[Counted]:
     """
     rows, fields, width, inner = 1_000_000, 39, 10, 400
     hidden = [_dense(f"mlp{k}", inner if k else fields * width, inner) for k in range(3)]
-    return [Counted("embedding", rows * (width + 1), 0), *hidden, _dense("out", inner, 1)]
+    embedding = Counted("embedding", rows * (width + 1), 0, ((rows, width), (rows, 1)))
+    return [embedding, *hidden, _dense("out", inner, 1)]
 
 
-_ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
+ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
     "vgg16": _vgg16,
     "vgg16-cifar": _vgg16_cifar,
     "resnet50": _resnet50,
@@ -218,6 +231,6 @@ _ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
 
 def architecture(name: str) -> Architecture:
     """Return the architecture of this name. Raises `UsageError` if there is none."""
-    if name not in _ARCHITECTURES:
-        raise UsageError(unknown("There is no architecture", name, _ARCHITECTURES))
-    return Architecture(name, tuple(_ARCHITECTURES[name]()))
+    if name not in ARCHITECTURES:
+        raise UsageError(unknown("There is no architecture", name, ARCHITECTURES))
+    return Architecture(name, tuple(ARCHITECTURES[name]()))

@@ -123,6 +123,14 @@ class AbstractLearner(ABC):
         message = f"Worker {rank} has computed nothing that {gradient.size} values could replace."
         raise ProtocolError(message)
 
+    def low_rank_mean(
+        self,
+        members: Sequence[int],
+        rank: int,
+    ) -> Sequence[NDArray[np.float32]]:
+        """Return for each member the mean of all their gradients, summed as factors of `rank`."""
+        return ()
+
     def parameters(self, rank: int, *, copies: bool = False) -> NDArray[np.float32]:
         """Return a worker's trained parameters, or its copy's, layer after layer; never a view.
 

@@ -16,6 +16,7 @@ import torch
 
 from shoal.memory import check_room
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
+from shoal.sim.training.low_rank_means import LowRankMeans
 from shoal.sim.training.model import Layer, ModelSize
 from shoal.sim.training.served_weights import ServedWeights, WorkersModels, mean_of
 from shoal.transport import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
@@ -62,7 +63,9 @@ class Replicas(AbstractLearner):
     `met_at` notes the time; with `until_shared` only when at least half of every worker's updates
     were in an exchange that is over, since models that learn alone meet it too. Without
     `judges_rank0` the curve does not say what rank 0's model comes to by itself (NaN), and a look
-    takes two thirds of the time. Raises `ResourceError` if memory has no room for so many.
+    takes two thirds of the time. Gradients of low rank have `rank_share` of the rank that the
+    strategy asks for, and at least 1: for a model that stands in for a larger one. Raises
+    `ResourceError` if memory has no room for so many.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Replicas(AbstractLearner):
         until_shared: bool = False,
         judges_rank0: bool = True,
         newcomers: int = 0,
+        rank_share: float = 1.0,
     ) -> None:
         check_replicas(dataset, model, recipe, workers)
         self._judges_rank0, self._until_shared = judges_rank0, until_shared
@@ -93,6 +97,8 @@ class Replicas(AbstractLearner):
         self._copied: Tensor
         """The copies as they were when they were taken."""
         self._recipe = recipe
+        self._low_rank: LowRankMeans | None = None
+        self._rank_share = rank_share
         self._served: Tensor | None = None
         """Holds for each worker what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
@@ -152,10 +158,11 @@ class Replicas(AbstractLearner):
     @property
     def size(self) -> ModelSize:
         """How large the model is, a layer for each of its parameters; computing goes by size."""
-        layers = [(name, each.numel()) for name, each in self._models[0].named_parameters()]
-        return ModelSize(
-            "learning", tuple(Layer(name, count, count / self._trained) for name, count in layers)
+        layers = (
+            Layer(name, each.numel(), each.numel() / self._trained, (tuple(each.shape),))
+            for name, each in self._models[0].named_parameters()
         )
+        return ModelSize("learning", tuple(layers))
 
     def update(self, rank: int, scale_for: int = 1) -> None:
         """Compute a gradient and make a local step."""
@@ -257,6 +264,14 @@ class Replicas(AbstractLearner):
     ) -> None:
         """Put these values in the parameters' place."""
         self._rows_of(copies=copies)[rank, : self._trained] = torch.from_numpy(parameters)
+
+    def low_rank_mean(self, members: Sequence[int], rank: int) -> list[NDArray[np.float32]]:
+        """Return the mean of the members' gradients, summed as factors of `rank`, for each."""
+        if self._low_rank is None:
+            shapes = [each.shape for each in self._models[0].parameters()]
+            self._low_rank = LowRankMeans(shapes, max(1, round(rank * self._rank_share)))
+        found = {each: torch.from_numpy(self.gradient(each)) for each in members}
+        return [self._low_rank.mean(found).numpy()] * len(members)
 
     def update_by_mean(
         self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()

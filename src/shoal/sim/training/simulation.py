@@ -74,7 +74,7 @@ def check(scenario: Scenario) -> None:
                 made.check_goes_on()
             if strategy.loss_bound and not made.contributes:
                 raise UsageError(
-                    "loss_bound: what this strategy sends has to arrive whole; leave it out."
+                    "loss_bound: in simulations all that this strategy sends arrives; leave it out."
                 )
             _check_holes(training, strategy, made)
             _check_pulls(training, strategy, made)

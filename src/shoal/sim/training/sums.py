@@ -84,7 +84,7 @@ class SumsExecutor(AbstractExecutor):
         if per_host and algorithm != "hierarchical":
             raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
-        self._bucket_bytes = definition.bucket_bytes
+        self._bucket_bytes, self._low_rank = definition.bucket_bytes, definition.low_rank
         self._goes_forward = definition.overlap == "next-forward"
 
     own_acts = (*AbstractExecutor.own_acts, SumGradients, Adopt)
@@ -100,13 +100,21 @@ class SumsExecutor(AbstractExecutor):
 
     @property
     def contributes(self) -> bool:
-        """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
-        return self._algorithm != "hierarchical"
+        """Not if it is hierarchical: its stages are plain messages, which arrive whole.
+
+        Of gradients of low rank it is not simulated what becomes of factors that get lost.
+        """
+        return self._algorithm != "hierarchical" and not self._low_rank
 
     @property
     def can_round(self) -> bool:
         """Gradients may be, where the transport sums them."""
         return self.contributes
+
+    @property
+    def copies(self) -> int:
+        """One with `low_rank`: what a worker has not sent of its gradients yet."""
+        return int(self._low_rank > 0)
 
     def check_holes(self, policy: int) -> None:
         """Allow all of them, if its sums are the transport's."""
@@ -120,7 +128,9 @@ class SumsExecutor(AbstractExecutor):
         if self._algorithm == "hierarchical":
             self._near = self._per_host or world.workers_per_host
             check_hosts(world.size, self._near)
-        self._buckets = world.model.buckets(self._bucket_bytes, world.view.num_hosts)
+        self._buckets = world.model.buckets(
+            self._bucket_bytes, world.view.num_hosts, self._low_rank
+        )
         self._parts = _parts([int(each.bytes) // ELEMENT_BYTES for each in self._buckets])
         self._iterations: dict[int, _Iteration] = {}
         self._awaiting: dict[int, tuple[_Iteration, int]] = {}
@@ -315,11 +325,14 @@ class SumsExecutor(AbstractExecutor):
         for number, bucket in enumerate(self._buckets):
             yield iteration.complete[number]
             if world.sums_overlap:
-                self._begin_beside(iteration, self._sum_bucket(iteration, number, bucket))
+                self._begin_beside(iteration, self._sum_bucket(step, iteration, number, bucket))
             else:
-                yield from self._sum_bucket(iteration, number, bucket)
+                yield from self._sum_bucket(step, iteration, number, bucket)
         yield from iteration.summed
         if iteration.training:
+            if self._low_rank:
+                found = world.learner.low_rank_mean(iteration.members, self._low_rank)
+                iteration.gradients = list(found)
             world.learner.update_by_mean(iteration.members, iteration.gradients)
             world.count(f"group_size.{len(iteration.members)}")
         del self._iterations[step]
@@ -328,20 +341,24 @@ class SumsExecutor(AbstractExecutor):
                 own.is_over, own.num_training = True, len(iteration.training)
         world.time.give(iteration.over)
 
-    def _sum_bucket(self, iteration: _Iteration, number: int, bucket: ModelBucket) -> Process:
-        world, everyone = self._world, iteration.members
-        if world.carries_values and not iteration.gradients:  # with one bucket, all are computed
+    def _sum_bucket(
+        self, step: int, iteration: _Iteration, number: int, bucket: ModelBucket
+    ) -> Process:
+        world, everyone, size = self._world, iteration.members, bucket.sent(step)
+        is_carried = world.carries_values and not self._low_rank
+        if is_carried and not iteration.gradients:  # with one bucket, all are computed
             iteration.gradients = [world.learner.gradient(rank) for rank in everyone]
         if self._algorithm == "hierarchical":
-            yield from world.hierarchical_mean(everyone, self._near, bucket.bytes)
+            yield from world.hierarchical_mean(everyone, self._near, size)
         else:
             part = self._parts[number]
             summand = Summand(
-                bucket.bytes * world.wire_share,
+                size * world.wire_share,
                 [each[part.start : part.stop] for each in iteration.gradients],
                 tensor=number,
                 layer_class=bucket.layer_class,
                 policy=world.holes,
+                exact=bool(self._low_rank),
                 form=world.wire,
             )
             yield from world.mean(everyone, summand, algorithm=self._algorithm)

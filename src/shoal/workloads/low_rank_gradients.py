@@ -18,16 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from shoal.carriers import HOST
-from shoal.train.state_memory import mapped
+from shoal.collectives import WHOLE_SUMS, factor_elements, matrix_sides
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from torch import Tensor
 
-WHOLE_SUMS: Final = 2
-"""The first sums, of whole gradients. PowerSGD's hook in PyTorch begins after as many at least."""
 _SEED: Final = 4099
 """The seed of the first right factors, which all workers have alike."""
 
@@ -100,14 +97,10 @@ class LowRankBucket:
         self._num_sums = 0
         ends = [offset + prod(shape) for shape, offset in zip(shapes, offsets, strict=True)]
         self._offsets = [*offsets, ends[-1]]
-        sides = {
-            place: (rows, columns)
-            for place, (rows, columns) in enumerate(map(_sides, shapes))
-            if 2 * rank * (rows + columns) < rows * columns
-        }
+        factored = [factor_elements(shape, rank) for shape in shapes]
         lengths = [
-            rank * sum(sides[place]) if place in sides else end - start
-            for place, (start, end) in enumerate(zip(offsets, ends, strict=True))
+            elements or end - start
+            for elements, start, end in zip(factored, offsets, ends, strict=True)
         ]
         self._starts = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
         tail = memory[ends[-1] :]
@@ -117,16 +110,16 @@ class LowRankBucket:
         self._whole: list[tuple[Tensor, Tensor]] = []
         """Parameters that always travel whole: their places in `memory` and in the memory sent."""
         self._tail = tail, self._sent[self._starts[-1] :]
-        generator = torch.Generator(HOST).manual_seed(_SEED)
+        generator = torch.Generator("cpu").manual_seed(_SEED)
         places = self._sent[: self._starts[-1]].split(lengths)
         for place, (start, end) in enumerate(zip(offsets, ends, strict=True)):
             part = memory[start:end]
-            if place not in sides:
+            if factored[place] is None:
                 self._whole.append((part, places[place]))
                 continue
-            rows, columns = sides[place]
+            rows, columns = matrix_sides(shapes[place])
             gradient = part.view(rows, columns)
-            first = torch.randn(columns, rank, generator=generator, device=HOST).to(memory)
+            first = torch.randn(columns, rank, generator=generator, device="cpu").to(memory)
             of_columns, of_rows = places[place].split([rank * rows, rank * columns])
             self._matrices[place] = _Matrix(
                 gradient,
@@ -208,7 +201,8 @@ class LowRankBucket:
         """Return the state of the next steps: all workers' factors, and this worker's errors."""
         matrices = self._matrices.values()
         return {
-            **mapped(self.handed_on(), torch.clone),
+            "num_sums": self._num_sums,
+            "factors": [(each.left.clone(), each.right.clone()) for each in matrices],
             "errors": [each.error.clone() for each in matrices],
         }
 
@@ -217,11 +211,6 @@ class LowRankBucket:
         self.take_over(state)
         for matrix, error in zip(self._matrices.values(), state["errors"], strict=True):
             matrix.error.copy_(error)
-
-
-def _sides(shape: torch.Size) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a parameter as a matrix; a vector is one column."""
-    return (shape[0], prod(shape[1:])) if shape else (1, 1)
 
 
 def _orthonormal(factor: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from shoal.train.low_rank_gradients import WHOLE_SUMS, LowRankBucket  # noqa: E402
+from shoal.collectives import WHOLE_SUMS  # noqa: E402
+from shoal.workloads import LowRankBucket  # noqa: E402
 
 TAIL = 3
 MATRIX = torch.Size((24, 30))
