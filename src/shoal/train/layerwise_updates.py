@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.carriers import note_step, unasked
+from shoal.carriers import unasked
 from shoal.train.awaited_tensors import Awaited, await_values, check_can_await, release
 from shoal.train.layer_hooks import LayerHooks
 from shoal.train.other_holders import OtherHolders
@@ -115,7 +115,6 @@ class LayerwiseUpdates:
             return
         self._options = self._steps.options()
         self._is_owed = True
-        note_step(self._optimizer)
         buckets = self._buckets
         for index, parameter in enumerate(buckets.parameters):
             kind = self._awaited if index in buckets.ready else self._guarding

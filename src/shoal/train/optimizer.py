@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Never
 import torch
 
 from shoal.arguments import whole_number
-from shoal.carriers import DEFAULT_HOLES, in_profile
+from shoal.carriers import DEFAULT_HOLES, in_profile, note_step
 from shoal.errors import UsageError, ViewChanging
 from shoal.session import (
     current_session,
@@ -300,6 +300,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.flat.take_back()
         with self._endings.noting(), self._bare_steps.expected(), in_profile("shoal:step"):
             self._synchronizer.step(update, skipped=skipped)
+        note_step(self._inner)  # it may have been put off, or made by a server
         self._num_steps += 1
         self.replica.groups.note_progress()
         self._training.num_steps += 1
