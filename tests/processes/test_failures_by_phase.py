@@ -235,9 +235,28 @@ def test_a_worker_that_leaves_in_the_middle_is_named_to_those_that_need_it(
         assert report["heard"] < MARGIN_S
 
 
-def test_those_that_need_no_other_train_on_when_one_leaves_in_the_middle(
+@pytest.mark.parametrize(
+    ("victim", "phase", "sync", "transport"),
+    [
+        (1, "step", "ps-asp", "gloo"),
+        (1, "step", "ripples", "gloo"),
+        (0, "step", "ripples", "shoal"),
+        pytest.param(0, "step", "local-sgd", "gloo", marks=pytest.mark.long),
+        pytest.param(1, "step", "ad-psgd", "gloo", marks=pytest.mark.long),
+        pytest.param(0, "step", "ad-psgd", "shoal", marks=pytest.mark.long),
+        pytest.param(1, "average", "all-reduce", "gloo", marks=pytest.mark.long),
+        (0, "average", "ripples", "gloo"),
+    ],
+)
+def test_the_mean_of_all_models_cannot_be_made_without_one_that_has_left(
     survivors: Callable[..., list[dict[str, Any]]],
+    victim: int,
+    phase: str,
+    sync: str,
+    transport: str,
 ) -> None:
-    """But the mean of all models they can no longer make."""
-    for report in survivors(1, "step", "leave", "ps-asp", "gloo"):
-        assert (report["error"], report["lost"]) == ("WorkerLost", 1), report
+    """Those that need no other train on until then."""
+    for report in survivors(victim, phase, "leave", sync, transport):
+        assert (report["error"], report["lost"]) == ("WorkerLost", victim), report
+        assert "has left" in report["message"]
+        assert report["heard"] < MARGIN_S

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shoal.control.card_difference import name_ranks
+from shoal.control.departures import departure_of, owed
 from shoal.control.facts import ControlFacts
 from shoal.control.messages import (
     Apply,
@@ -40,7 +41,7 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.watch import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from shoal.control.key import JobKey
@@ -305,6 +306,19 @@ class ControlClient:
             for worker in self.dump().workers
             if worker.idle_ms is not None and worker.idle_ms > 1000 * seconds
         ]
+
+    def check_present(self, ranks: Sequence[int], awaited: str = "") -> None:
+        """Raise `WorkerLost`, here and at the others, if one of `ranks` has left too early.
+
+        That is in the middle of a training, or, if others wait in a call `awaited` of all workers,
+        without that call. Of a job that goes on without workers nobody is waited for.
+        """
+        said = self.facts.read([departure_of(rank) for rank in ranks])
+        for rank, value in zip(ranks, said, strict=True):
+            if fault := owed(value, awaited):
+                self.report_failure(f"it {fault}", culprit=rank)
+                message = f"Rank {rank} {fault}"
+                raise WorkerLost(message, rank)
 
     def await_leaver(self, seconds: float) -> int | None:
         """Return the first worker that has left in the middle of a training, None if none has.

@@ -13,6 +13,7 @@ import msgspec
 
 import shoal
 from shoal.control.appointment import Appointment
+from shoal.control.departures import departure_of, how_it_left
 from shoal.control.fact_table import FactTable
 from shoal.control.group_run import Answer, GroupRun
 from shoal.control.liveness import Liveness
@@ -336,6 +337,9 @@ class ControlHandler(MessageHandler):
         self._check_watched(identity, rank)
         self._liveness.goodbye(rank, is_finished=message.is_finished)
         answers: list[Answer] = [(identity, Done())]
+        if self.is_fixed:
+            how = how_it_left(is_finished=message.is_finished)
+            self._facts.act(SetFact(departure_of(rank), how))
         if not message.is_finished:
             answers += [(other, Left(rank)) for other in self._liveness.alive()]
         if self._lost is None:  # otherwise no session forms groups any more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.errors import WorkerLost
+from shoal.errors import ShoalError, WorkerLost
 
 if TYPE_CHECKING:
     from shoal.session.session import Session
@@ -16,6 +16,10 @@ _LEAVER_S: Final = 1.0
 def blame(session: Session, rank: int | None, text: str) -> None:
     """Report `rank` to the others, with gloo's message `text`; None: it is not known which rank."""
     if rank is not None:
+        try:
+            session.control.check_present([rank])
+        except ShoalError:  # it has been reported, or the job is over
+            return
         reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
         session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
         return

@@ -61,16 +61,25 @@ class Agreement:
     def meet(self) -> None:
         """Wait until every member has come here, however long the slowest still trains."""
         self._tell("come")
-        look_at = time.monotonic() + self._replica.deadline_s
-        while not self._have_told("come", self._replica.member.settled_view()):
+        look_at = time.monotonic()
+        patience_ends_at = look_at + self._replica.deadline_s
+        while late := self._late(self._replica.member.settled_view()):
             self._replica.hand_on()  # else a worker that has just joined cannot come
             with suppress(ViewChanging):
                 self._replica.communicator.check()
             self._replica.groups.note_progress()  # a worker that waits is not stuck
-            if time.monotonic() > look_at:
+            if time.monotonic() >= look_at:
                 look_at += _LOOK_S
-                self._check_nobody_is_stuck()
+                self._replica.groups.check_present(late, "average_model()")
+                if time.monotonic() > patience_ends_at:
+                    self._check_nobody_is_stuck()
             time.sleep(_POLL_S)
+
+    def _late(self, view: View) -> list[int]:
+        """Return the members that have not come here."""
+        names = [self._named("come", rank) for rank in view.members]
+        there = self._replica.facts.are_published(names)
+        return [rank for rank, is_there in zip(view.members, there, strict=True) if not is_there]
 
     def _counts(self, view: View) -> bool:
         """Return whether all have had the result of `view`; all members that ask find the same."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Self, TypeVar
 
 from shoal.errors import DeadlineExceeded
@@ -88,15 +89,17 @@ class Progress:
         with self:
             self.advance()
 
-    def wait_for(self, poll: Callable[[], _T | None], what: str) -> _T:
-        """Return what `poll` returns once that is not None; it is asked again after every change.
+    def wait_for(self, poll: Callable[[], _T | None], what: str, look_s: float = inf) -> _T:
+        """Return what `poll` returns once that is not None.
 
-        The lock must be held. `poll` may raise to end the wait. Raises `DeadlineExceeded`, naming
-        `what`, if nothing changes for the deadline.
+        It is asked again after every change, and after `look_s` seconds without one. The lock must
+        be held. `poll` may raise to end the wait. Raises `DeadlineExceeded`, naming `what`, if
+        nothing changes for the deadline.
         """
         last_change, last_count = time.monotonic(), self._count
         while (result := poll()) is None:
-            self._condition.wait(last_change + self._deadline_s - time.monotonic())
+            rest_s = last_change + self._deadline_s - time.monotonic()
+            self._condition.wait(min(rest_s, look_s))
             if self._count != last_count:
                 last_change, last_count = time.monotonic(), self._count
             elif time.monotonic() - last_change >= self._deadline_s:

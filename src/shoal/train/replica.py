@@ -18,7 +18,7 @@ from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 from shoal.watch import Doing, Flight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -119,6 +119,13 @@ class GroupSource(Protocol):
 
     def note_progress(self) -> None:
         """Tell the control plane that this worker is not stuck."""
+        ...
+
+    def check_present(self, ranks: Sequence[int], awaited: str = "") -> None:
+        """Raise `WorkerLost` if one of `ranks` has left without the call that all others wait in.
+
+        Without `awaited` only if it has left in the middle of a training.
+        """
         ...
 
     def stuck_workers(self, seconds: float) -> list[int]:

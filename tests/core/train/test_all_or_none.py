@@ -46,7 +46,9 @@ def member_of(view: View) -> Member:
 
 def replica_of(rank: int, member: Member, facts: Any, deadline_s: float = 20.0) -> Any:
     communicator = SimpleNamespace(rank=rank, check=lambda: None)
-    groups = SimpleNamespace(note_progress=lambda: None, stuck_workers=lambda _: [])
+    groups = SimpleNamespace(
+        note_progress=lambda: None, stuck_workers=lambda _: [], check_present=lambda *_: None
+    )
     return SimpleNamespace(
         member=member,
         facts=facts,

@@ -107,7 +107,7 @@ class PairsExecutor(AbstractExecutor):
                 self._active_side().finish(act.passive)
             case AwaitGoodbyes():
                 assert self._passive is not None
-                self._passive.finish()
+                self._passive.finish(self.replica.groups.check_present)
             case _:
                 raise TypeError(act)
         return None

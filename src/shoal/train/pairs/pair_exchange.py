@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 Acting: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Makes the context in which a thread exchanges with members of a view: they do not change
 meanwhile. Raises `ViewChanging` if they have; nothing that the thread does reaches others then."""
+
+_LOOK_S: Final = 0.5
+"""How often the end of a training looks for workers that have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,19 +228,22 @@ class PassiveSide:
         """Answer no more: this view is over."""
         self._waiting.put(None)
 
-    def finish(self) -> None:
-        """Serve until every active worker has said goodbye.
+    def finish(self, check: Callable[[Sequence[int]], None]) -> None:
+        """Serve until every active worker has said goodbye; `check` raises if one never will.
 
         Raises `DeadlineExceeded` if none of them asks for anything for the deadline.
         """
+
+        def poll() -> bool | None:
+            self._check()
+            if not self._has_ended:
+                check(tuple(self._remaining))
+            return self._has_ended or None
+
         with self._progress:
-            self._progress.wait_for(self._poll_ended, "the active workers to finish")
+            self._progress.wait_for(poll, "the active workers to finish", _LOOK_S)
         self._listener.join(self._deadline_s)
         self._server.join(self._deadline_s)
-
-    def _poll_ended(self) -> bool | None:
-        self._check()
-        return True if self._has_ended else None
 
     def _listen(self) -> None:
         word = _word(0)
