@@ -264,28 +264,27 @@ def train_as_fast_as_each_can(sync: str, slow: int, epochs: int) -> dict[str, An
     optimizer = shoal.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model, sync=sync
     )
-    sums, used = [], []
+    sums, used, measured = [], [], False
     while sampler.epoch < epochs:
         for indices in sampler:
             used.append(indices)
+            measured |= "was measured anew" in session.view.why and len(session.view) == SIZE
             optimizer.zero_grad()
             model(torch.tensor(indices)).mean().backward()
             if sync == "all-reduce":
                 sums.append(samples_of(model.weight.grad))
             time.sleep(FAST_S * len(indices) * (SLOWER if session.rank == slow else 1))
             optimizer.step()
-    view = session.view
     optimizer.finish()
     shoal.shutdown()
-    return {"sums": sums, "used": used, "view": view}
+    return {"sums": sums, "used": used, "measured": measured}
 
 
 @pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync", "ripples"], often=["all-reduce"]))
 def test_measured_shares_give_a_slow_worker_less(run_workers: RunWorkers, sync: str) -> None:
     epochs = 8
     results = run_workers(train_as_fast_as_each_can, SIZE, sync, 1, epochs, initialize=False)
-    assert results[0]["view"].members == (0, 1, 2)
-    assert "was measured anew" in results[0]["view"].why
+    assert all(each["measured"] for each in results)
     times = Counter(index for each in results for batch in each["used"] for index in batch)
     if sync == "all-reduce":
         sums = results[0]["sums"]

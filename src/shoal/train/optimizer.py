@@ -315,7 +315,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._endings.is_leaving:
             self._synchronizer.settle()
             if self.replica.samples is not None:
-                self.replica.samples.say_goodbye()
+                self.replica.samples.close()
             leave()
         return loss
 

@@ -231,13 +231,8 @@ class SampleCounts:
         with self._member.changed:
             return position_of(self.own.remaining())
 
-    def say_goodbye(self) -> None:
-        """Let all workers hear which batches count here before this one leaves."""
-        if self._told is not None:
-            self._told.say_goodbye()
-
     def close(self) -> None:
-        """Exchange counts a last time, and no more."""
+        """Let all workers hear which batches count here, a last time."""
         if self._told is not None:
             self._told.close()
 

@@ -37,13 +37,12 @@ class ToldCounts:
         self._thread.start()
 
     def close(self) -> None:
-        """Exchange counts a last time, and return when that is done."""
+        """Exchange counts a last time, and return when all live workers have read them.
+
+        Batches that a worker has not told of before it leaves would be dealt out again.
+        """
         self._closed.set()
         self._thread.join()
-
-    def say_goodbye(self) -> None:
-        """Exchange counts a last time, and return when all live workers have read them."""
-        self.close()
         threading.Event().wait(2 * PERIOD_S)
 
     def _run(self) -> None:

@@ -151,6 +151,8 @@ def by_log(log: list[tuple[str, int]]) -> dict[int, int]:
         if place > begin and what == "finish" and last_of(log[:place], rank) == "ask"
     ]
     seen = log[: min(ends, default=len(log))]
+    if any(last_of(seen, rank) == "come" for rank in range(4)):  # it may have waited for the model
+        return {}
     there = [rank for rank in range(4) if last_of(seen, rank) == "ask"]
     return {rank: seen[begin:].count(("ask", rank)) for rank in there}
 
