@@ -213,19 +213,16 @@ def test_another_clone_of_the_source_compiles_nothing(place: Place, tmp_path: Pa
     assert not clone.run(**shared).compiles
     for each in place.kept():
         each.unlink()
-    before = _functions(place)
+    before = _parts(place)
     assert before
-    assert clone.run(**shared).compiles  # links what numba has kept
-    assert _functions(place) == before
+    assert clone.run(**shared).compiles  # links the parts that are kept
+    assert _parts(place) == before
 
 
-def _functions(place: Place) -> dict[str, float]:
-    """Return the files of numba's own, and when each was written.
-
-    But for those of `scale`: numba knows the class of its tables, one of a script, by its value.
-    """
-    found = place.folder.glob("cache/shoal/compiled/*/functions/**/*.nb*")
-    return {str(each): each.stat().st_mtime for each in found if ".scale-" not in each.name}
+def _parts(place: Place) -> dict[str, float]:
+    """Return the files with the code of compiled functions, and when each was written."""
+    found = place.folder.glob("cache/shoal/compiled/*/parts-*/*")
+    return {str(each): each.stat().st_mtime for each in found}
 
 
 def test_code_that_somebody_else_could_have_put_there_is_not_run(place: Place) -> None:

@@ -53,6 +53,7 @@ def test_a_seed_says_all_that_happens() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)  # one rule needs some 2,000 histories
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_that_is_left_out_is_found(rule: str) -> None:
     with left_out(rule) as strategy:
