@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import logging
 import os
@@ -87,7 +86,6 @@ def count_what_is_left(transport: str) -> list[tuple[int, ...]]:
         shoal.init(deadline_s=DEADLINE_S)
         train("ds-sync", transport)
         shoal.shutdown()
-        gc.collect()
         seen.append(tuple(len(list(Path("/proc/self", each).iterdir())) for each in ("fd", "task")))
     return seen
 

@@ -12,6 +12,7 @@ and where the user can catch it.
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import socket
@@ -440,7 +441,7 @@ def init(
         session.owns_default_group = is_ours
     session.recorder.listen()
     _uncaught.install()
-    atexit.register(shutdown)
+    atexit.register(_leave)
     return session
 
 
@@ -463,9 +464,8 @@ def start_session(
     _check_none_is_open()
     deadline_s = checked_deadline(deadline_s, control_port)
     meeting = meet(job_key, deadline_s)
-    group = None
-    if shares_group or default_group_is_shoal():
-        group = own_group(meeting, deadline_s)
+    has_own = shares_group or default_group_is_shoal()
+    group = own_group(meeting, deadline_s) if has_own else None
     session: Session | None = None
 
     def on_peer_error(rank: int | None, text: str) -> None:
@@ -480,6 +480,7 @@ def start_session(
         whole_number(going_on.min_workers, "min_workers", low=1, high=size)
     view = View.first(size, meeting.launch.workers_per_host)
     member = Member(view, deadline_s, going_on)
+    is_given = job_key is not None
     service = serve_control(
         meeting,
         view,
@@ -487,10 +488,9 @@ def start_session(
         host=control_host,
         port=control_port,
         going_on=going_on,
-        is_key_given=job_key is not None,
+        is_key_given=is_given,
         watch=watch,
     )
-    is_given = job_key is not None
     services = Services(meeting.key, is_key_given=is_given, first=service, watch=watch)
     try:
         control = ControlClient(
@@ -507,7 +507,7 @@ def start_session(
         raise
     if meeting.launch.rank == 0:
         control.after_move = lambda: leave_word_again(
-            meeting, control.endpoint, deadline_s, is_key_given=job_key is not None
+            meeting, control.endpoint, deadline_s, is_key_given=is_given
         )
     parts = meeting, communicator, control, member, deadline_s, services, group
     session = _current = Session(*parts, is_elastic=going_on is not None)
@@ -535,9 +535,8 @@ def _join_running(
     member.is_ready = True
     rank = rank_asked_for()
 
-    control = ControlClient(
-        running.endpoint, running.key, rank, deadline_s, on_lost, member, services
-    )
+    where = running.endpoint, running.key, rank
+    control = ControlClient(*where, deadline_s, on_lost, member, services)
     launch = Launch(control.rank, control.size, 0, member.view.workers_per_host, 0)
     meeting = Meeting(launch, running.key, dist.HashStore())  # type: ignore[attr-defined]  # as for fresh_store
     session = Session(meeting, None, control, member, deadline_s, services, is_elastic=True)
@@ -553,7 +552,7 @@ def _forget_in_child() -> None:
     if _current is not None:
         let_go_of(_current.control.endpoint)
     _current = None
-    atexit.unregister(shutdown)
+    atexit.unregister(_leave)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -576,9 +575,14 @@ def shutdown() -> None:
 
     Groups that existed before `init` stay.
     """
+    _leave()
+    gc.collect()  # models and their hooks hold each other, and threads and connections
+
+
+def _leave() -> None:
     session = _current
     _uncaught.remove()
-    atexit.unregister(shutdown)
+    atexit.unregister(_leave)
     if session is None:
         return
     session.say_goodbye()

@@ -94,8 +94,7 @@ def test_packets_under_way_never_exceed_budget_and_senders(
         target = post_gathering(link, senders, segments, iteration, link.random)
         link.run(partial(is_quiet_and_consistent, link))
         assert (target == 1).all()
-    # where packets get lost, a round may begin with more credit than there is: by 2 packets, once in
-    # some hundred runs
+    # where packets get lost, a round may begin with a little more: 2 packets, once in 100 runs
     assert 0 < link.most_under_way[0] <= budget + senders * (2 if loss else 1)
     state = endpoints[0].state
     assert (state.peers["expecting"] == 0).all()
