@@ -221,7 +221,7 @@ def loopback_table(files: Sequence[BenchFile]) -> list[str]:
                 column = MEMORY if MEMORY in way else DATAGRAMS
                 of_case = ratios.setdefault(f"{ranks}, {size}", {MEMORY: [], DATAGRAMS: []})
                 of_case[column].append(row.ratio)
-    places = [file.environment.processor for file in files]
+    places = dict.fromkeys(file.environment.processor for file in files)
     return [
         "| on one machine, gloo's time / ours | through shared memory | by datagrams |",
         "| --- | ---: | ---: |",

@@ -12,7 +12,7 @@ from shoal.session.numpy_communicator import connect as connect
 from shoal.session.numpy_warm_up import load_numpy_transport as load_numpy_transport
 from shoal.session.racks import find_topology as find_topology
 from shoal.session.racks import num_hosts_at_first as num_hosts_at_first
-from shoal.session.racks import place_of as place_of
+from shoal.session.racks import place_here as place_here
 from shoal.session.racks import say_hosts as say_hosts
 from shoal.session.racks import say_place as say_place
 from shoal.session.session import DEFAULT_DEADLINE_S as DEFAULT_DEADLINE_S

@@ -1,19 +1,24 @@
 """How many hosts a training begins on, the rack of each, and the network that results.
 
 Nothing is measured: Slurm knows the switches above a node, Kubernetes a node's labels, and the user
-the rest. All workers publish their places, so that all know the same network (docs/schedules.md).
+the rest. Where nobody says anything, the hosts of a subnet are taken for a rack: where racks are
+joined by routers, each has its own. All workers publish their places, so that all know the same
+network (docs/schedules.md).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from shoal.decoding import decode_msgpack
 from shoal.errors import UsageError
 from shoal.groups import DEFAULT_NIC_BPS, Host, Rack, Topology
+from shoal.wire import from_environment, subnet_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +46,11 @@ class Place(msgspec.Struct, frozen=True):
     oversubscription: float = 1.0
     """The speed of the rack's hosts together over that of its uplink."""
 
+    subnet: str = ""
+    """The subnet that the host is in, empty if it is not known."""
 
-def place_of(environment: Mapping[str, str]) -> Place:
+
+def place_of(environment: Mapping[str, str], subnet: str = "") -> Place:
     """Return the place of this host, by SHOAL_RACK or Slurm's list of the switches above it.
 
     Raises `UsageError` for an oversubscription that is no finite number of at least 1.
@@ -58,7 +66,16 @@ def place_of(environment: Mapping[str, str]) -> Place:
             f" at least 1, such as 4; not {text!r}."
         )
         raise UsageError(message)
-    return Place(environment.get(RACK, "").strip() or _leaf_switch(environment), ratio)
+    return Place(environment.get(RACK, "").strip() or _leaf_switch(environment), ratio, subnet)
+
+
+def place_here() -> Place:
+    """Return the place of this host, by its environment and its address; see `place_of`."""
+    try:
+        subnet = subnet_of(from_environment(os.environ).interfaces[0].advertise)
+    except UsageError:  # of settings of a transport that may not be used
+        subnet = ""
+    return place_of(os.environ, subnet)
 
 
 def _leaf_switch(environment: Mapping[str, str]) -> str:
@@ -85,7 +102,7 @@ def say_place(facts: FactStore, training: str, rank: int, place: Place) -> None:
 
 
 def find_topology(facts: FactStore, training: str, view: View) -> Topology | None:
-    """Return a view's hosts in their racks, None if no worker names one; after all have agreed.
+    """Return a view's hosts in their racks, None if nothing is known; after all have agreed.
 
     Raises `UsageError` on every worker if only some name a rack, or a host is in two racks.
     """
@@ -98,8 +115,10 @@ def topology_of(view: View, places: Sequence[Place]) -> Topology | None:
     """Return the network that follows from the members' `places`, as `find_topology`."""
     named = [bool(place.rack) for place in places]
     if not any(named):
-        return None
-    if not all(named):
+        if not _are_racks(view, places):
+            return None
+        places = [replace(place, rack=place.subnet) for place in places]
+    elif not all(named):
         knows, lacks = view.members[named.index(True)], view.members[named.index(False)]
         message = (
             f"Rank {knows} says which rack it is in, and rank {lacks} does not: set {RACK} for all"
@@ -122,6 +141,12 @@ def topology_of(view: View, places: Sequence[Place]) -> Topology | None:
         Host(tuple(ranks), order.index(rack_of[host])) for host, ranks in ranks_of.items()
     )
     return Topology(hosts, tuple(_rack(racks[name], hosts, k) for k, name in enumerate(order)))
+
+
+def _are_racks(view: View, places: Sequence[Place]) -> bool:
+    """Return whether subnets can be racks: several, not all of one host, as of a host's pods."""
+    subnets = {place.subnet for place in places}
+    return "" not in subnets and 1 < len(subnets) < view.num_hosts
 
 
 def _rack(place: Place, hosts: Sequence[Host], index: int) -> Rack:

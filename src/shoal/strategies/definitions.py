@@ -86,13 +86,19 @@ def spelled(word: str) -> str:
 def refuse_options(strategy: AbstractDefinition, options: Mapping[str, object]) -> None:
     """Raise `UsageError` for unknown options of `DistributedOptimizer`; say where they belong."""
     for name, value in options.items():
+        having = [
+            word for word in STRATEGIES if name in inspect.signature(STRATEGIES[word]).parameters
+        ]
         message = f"DistributedOptimizer has no option {name!r}"
-        if name in inspect.signature(STRATEGIES[strategy.word]).parameters:
-            maker = spelled(strategy.word)
-            message += f"; options of a strategy go into it: sync=shoal.{maker}({name}={value!r})."
+        if strategy.word in having:
+            where = "; options of a strategy go into it: "
         else:
-            message += f", and nor has strategy {strategy.word!r}."
-        raise UsageError(message)
+            message += f", and nor has strategy {strategy.word!r}"
+            where = "; others have it: " if having else "."
+        if having:
+            word = strategy.word if strategy.word in having else having[0]
+            where += f"sync=shoal.{spelled(word)}({name}={value!r})."
+        raise UsageError(message + where)
 
 
 def check_strategy(

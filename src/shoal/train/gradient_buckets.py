@@ -445,15 +445,19 @@ class GradientBuckets:
                     work.wait()
         for number in fresh:
             self._landed.add(number)
-            if self.low_rank:
-                self.low_rank[number].expand()
-            if number == self.last:
-                self._read_trailer()
-            if self._factor != 1.0:
-                self._memory[number][: self.layout[number].num_elements].mul_(self._factor)
+            self._make_mean(number)
             for index in self.layout[number].parameters:
                 if publish and index not in self.ready and self.is_used(index):
                     self.parameters[index].grad = self.views[index]
+
+    def _make_mean(self, number: int) -> None:
+        """Make the mean gradients of bucket `number` of what has arrived."""
+        if self.low_rank:
+            self.low_rank[number].expand()
+        if number == self.last:
+            self._read_trailer()
+        if self._factor != 1.0:
+            self._memory[number][: self.layout[number].num_elements].mul_(self._factor)
 
     def is_used(self, index: int) -> bool:
         """Return whether any worker had a gradient for parameter `index`; the trailer landed."""

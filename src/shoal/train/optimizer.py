@@ -7,7 +7,6 @@ scalers, state dicts) with a strategy. Does not decide which workers synchronize
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never
@@ -22,7 +21,7 @@ from shoal.session import (
     find_topology,
     leave,
     num_hosts_at_first,
-    place_of,
+    place_here,
     say_hosts,
     say_place,
 )
@@ -475,7 +474,7 @@ def _agree(
     if not session.member.is_newcomer:
         say_hosts(session.facts, training, session.view)
     if session.member.is_fixed:
-        say_place(session.facts, training, session.rank, place_of(os.environ))
+        say_place(session.facts, training, session.rank, place_here())
     session.agree(training, strategy=strategy.word, options=options, model=model)
     if samples is not None:
         samples.begin()

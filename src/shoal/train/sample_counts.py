@@ -7,7 +7,6 @@ which count before a view changes, and hears all reports after it. Knows no data
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -85,7 +84,6 @@ class SampleCounts:
         facts, name = self._session.facts, f"{self._training}/position"
         if self.rank == 0:
             facts.set(name, msgspec.json.encode(self._position))
-        facts.wait([name], timedelta(seconds=self._session.deadline_s))
         fault = "What rank 0 says of where samples begin is not understood"
         begun = decode_json(facts.get(name), dict[str, Any] | None, fault)  # type: ignore[arg-type]
         with self._member.changed:

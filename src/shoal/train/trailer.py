@@ -42,9 +42,8 @@ class Trailer:
         return sum(self._lengths())
 
     def _lengths(self) -> list[int]:
-        return [
-            self.statistics.num_elements, 1, 1, self._num_parameters, self._part.num_elements
-        ]  # fmt: skip
+        statistics, bits = self.statistics.num_elements, self._part.num_elements
+        return [statistics, 1, 1, self._num_parameters, bits]
 
     def place(self, memory: Tensor) -> None:
         """Let the trailer lie in `memory`."""

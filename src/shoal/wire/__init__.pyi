@@ -9,6 +9,7 @@ from shoal.wire.interfaces import IFREQ as IFREQ
 from shoal.wire.interfaces import ethtool as ethtool
 from shoal.wire.interfaces import interface_name as interface_name
 from shoal.wire.interfaces import speed_of as speed_of
+from shoal.wire.interfaces import subnet_of as subnet_of
 from shoal.wire.links import LinkListener as LinkListener
 from shoal.wire.monitored_barrier import MonitoredBarrier as MonitoredBarrier
 from shoal.wire.opening import lane_count_of as lane_count_of

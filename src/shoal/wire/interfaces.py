@@ -18,6 +18,7 @@ from typing import Final
 
 IFREQ: Final = struct.Struct("16s24s")
 _SIOCGIFCONF: Final = 0x8912
+_SIOCGIFNETMASK: Final = 0x891B
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_GSET: Final = 0x1
 _ETHTOOL_CMD: Final = struct.Struct("=III H 14x H 14x")
@@ -37,6 +38,27 @@ def interface_name(address: str) -> str | None:
     if wanted.version == 4:
         return _with_version_4(str(wanted))
     return _with_version_6(wanted.packed.hex())
+
+
+def subnet_of(address: str) -> str:
+    """Return the subnet that the interface with this address is in, such as "10.1.2.0/24".
+
+    It is empty for loopback, and where the kernel does not say.
+    """
+    name = interface_name(address)
+    if name is None or name == "lo":
+        return ""
+    if ":" in address:
+        wanted = ipaddress.ip_address(address).packed.hex()
+        bits: int | str | None = next((int(f[2], 16) for f in _version_6() if f[0] == wanted), None)
+    else:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+                request = name.encode().ljust(IFREQ.size, b"\0")
+                bits = socket.inet_ntoa(fcntl.ioctl(asker, _SIOCGIFNETMASK, request)[20:24])
+        except OSError:
+            bits = None
+    return "" if bits is None else str(ipaddress.ip_network(f"{address}/{bits}", strict=False))
 
 
 def link_bits_per_s(address: str) -> float | None:
@@ -90,11 +112,12 @@ def _with_version_4(address: str) -> str | None:
 
 
 def _with_version_6(address: str) -> str | None:
+    return next((fields[-1] for fields in _version_6() if fields[0] == address), None)
+
+
+def _version_6() -> list[list[str]]:
+    """Return a list for each IPv6 address: it, its link's number, prefix, scope, flags and name."""
     try:
-        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+        return [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
     except OSError:
-        return None
-    for fields in map(str.split, lines):
-        if fields[0] == address:
-            return fields[-1]
-    return None
+        return []

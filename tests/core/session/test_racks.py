@@ -82,6 +82,33 @@ def test_without_racks_there_is_no_topology() -> None:
     assert topology_of(View.first(4, 1), [Place()] * 4) is None
 
 
+@pytest.mark.parametrize(
+    ("per_host", "subnets", "found"),
+    [
+        (1, "aabb", "aabb"),
+        (1, "abab", "abab"),
+        (2, "aaaabb", "aaaabb"),
+        (1, "aaaa", None),  # one segment, in which nothing tells racks apart
+        (1, "abcd", None),  # as pods have that are alone on their node
+        (2, "aabb", None),
+        (1, "aab ", None),
+    ],
+)
+def test_where_nobody_says_anything_subnets_are_racks(
+    per_host: int, subnets: str, found: str | None
+) -> None:
+    view = View.first(len(subnets), per_host)
+    unnamed = [Place(oversubscription=2.0, subnet=each.strip()) for each in subnets]
+    named = [Place(each, 2.0) for each in found or ""]
+    assert topology_of(view, unnamed) == (topology_of(view, named) if found else None)
+
+
+def test_what_workers_say_goes_before_subnets() -> None:
+    view, subnets = View.first(4, 1), "abab"
+    said = [Place(rack, subnet=each) for rack, each in zip("aabb", subnets, strict=True)]
+    assert topology_of(view, said) == topology_of(view, [Place(each) for each in "aabb"])
+
+
 def test_some_that_say_nothing_are_one_sentence() -> None:
     with pytest.raises(UsageError, match="Rank 1 says which rack it is in, and rank 0 does not"):
         topology_of(View.first(3, 1), [Place(), Place("a"), Place("a")])

@@ -133,6 +133,7 @@ def test_a_seed_can_be_sent() -> None:
         ("ripples", {"group_size": 3}, "go into it: sync=shoal.Ripples(group_size=3)."),
         (shoal.DSSync(), {"interval": 2}, "go into it: sync=shoal.DSSync(interval=2)."),
         ("ps-ssp", {"staleness": 1}, "go into it: sync=shoal.ParameterServer.ssp(staleness=1)."),
+        ("all-reduce", {"group_size": 3}, "; others have it: sync=shoal.DSSync(group_size=3)."),
         ("ripples", {"bucket": 1}, "has no option 'bucket', and nor has strategy 'ripples'."),
     ],
 )
