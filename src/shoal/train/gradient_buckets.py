@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from shoal.train.replica import Stopwatch
     from shoal.train.sample_counts import SampleCounts
 
-_ROWS_BEHIND: Final = 1  # buckets whose columns are summed meanwhile, so that backward need not wait
 _MOST_URGENT: Final = Layers((0,), (0,), 1)
 """The layers of the bucket that every worker waits for first."""
 
@@ -234,8 +233,6 @@ class GradientBuckets:
         if self._kept is not None:
             self._kept.keep_own(number, self._sent(number))
         self._start()
-        if self._kept is None:
-            self._start_rows(max(0, number - _ROWS_BEHIND))
 
     def _start(self) -> None:
         """Start the sum of the next bucket as it lies in its memory, unless the view is over."""
@@ -252,15 +249,15 @@ class GradientBuckets:
             self._is_broken |= not self._member.is_in(self.view)
             yield not self._is_broken
 
-    def _start_rows(self, before: int | None = None) -> None:
+    def _start_rows(self) -> None:
         """Start the sums of low-rank gradients' rows, each once that of the columns is there.
 
-        Of the buckets `before` one, else of all: at fixed places among the sums of columns, so that
-        all workers start them in the same order.
+        All workers do so when all sums of columns have been started, so in the same order.
         """
         if any(bucket.is_whole for bucket in self.low_rank):
             self._rows_started = [_OVER] * len(self.low_rank)
-        for number, bucket in list(enumerate(self.low_rank))[len(self._rows_started) : before]:
+        for number in range(len(self._rows_started), len(self.low_rank)):
+            bucket = self.low_rank[number]
             self._started[number].wait()
             bucket.turn()
             bucket.put_rows()
