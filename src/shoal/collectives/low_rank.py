@@ -20,11 +20,11 @@ def matrix_sides(shape: Sequence[int]) -> tuple[int, int]:
     return (shape[0], prod(shape[1:])) if shape else (1, 1)
 
 
-def factor_elements(shape: Sequence[int], rank: int) -> tuple[int, int] | None:
-    """Return how many elements the left and right factors of `rank` have; None if sent whole.
+def factor_elements(shape: Sequence[int], rank: int) -> int | None:
+    """Return how many elements the factors of `rank` have; None if a parameter is sent whole.
 
-    Sent whole are vectors, and matrices that are hardly larger than their factors.
+    Those are vectors, and matrices that are hardly larger than their factors.
     """
     rows, columns = matrix_sides(shape)
-    is_larger = 2 * rank * (rows + columns) < rows * columns
-    return (rank * rows, rank * columns) if is_larger else None
+    elements = rank * (rows + columns)
+    return elements if 2 * elements < rows * columns else None

@@ -17,7 +17,7 @@ come from a member that has them, or are made again among the members of the nex
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -37,7 +37,7 @@ from shoal.train.trailer import Trailer
 from shoal.workloads import LowRankBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -164,8 +164,6 @@ class GradientBuckets:
         self.ready: set[int] = set()
         """The parameters that got a gradient here in the present backward pass."""
         self._started: list[Work] = []
-        self._rows_started: list[Work] = []
-        """The sums of low-rank gradients' rows, each after that of the bucket's columns."""
         self._apart_started: list[Work] = []
         self._landed: set[int] = set()
         self._factor = 1.0
@@ -236,38 +234,12 @@ class GradientBuckets:
 
     def _start(self) -> None:
         """Start the sum of the next bucket as it lies in its memory, unless the view is over."""
-        with self._acting() as is_acting:
-            if is_acting:
-                self._start_sum(len(self._started))
-            else:
-                self._started.append(_OVER)
-
-    @contextmanager
-    def _acting(self) -> Iterator[bool]:
-        """Let the view not change in the context; yield whether this pass is still of it."""
         with self._member.changed:
             self._is_broken |= not self._member.is_in(self.view)
-            yield not self._is_broken
-
-    def _start_rows(self) -> None:
-        """Start the sums of low-rank gradients' rows, each once that of the columns is there.
-
-        All workers do so when all sums of columns have been started, so in the same order.
-        """
-        if any(bucket.is_whole for bucket in self.low_rank):
-            self._rows_started = [_OVER] * len(self.low_rank)
-        for number in range(len(self._rows_started), len(self.low_rank)):
-            bucket = self.low_rank[number]
-            self._started[number].wait()
-            bucket.turn()
-            bucket.put_rows()
-            with self._acting() as is_acting:
-                if is_acting and len(bucket.rows):
-                    layers = self._layers_of(number, bucket.row_starts, bucket.row_places)
-                    work = self._communicator.all_reduce(bucket.rows, layers=layers)
-                else:
-                    work = _OVER
-                self._rows_started.append(work)
+            if self._is_broken:
+                self._started.append(_OVER)
+            else:
+                self._start_sum(len(self._started))
 
     def _sent(self, number: int) -> Tensor:
         """Return the memory in which the sum of bucket `number` is made."""
@@ -275,8 +247,7 @@ class GradientBuckets:
 
     def _summed(self) -> list[Tensor]:
         """Return all memory in which the sums of a pass are made."""
-        first = map(self._sent, range(len(self.layout)))
-        return [*first, *(bucket.rows for bucket in self.low_rank), *self.statistics.apart]
+        return [*map(self._sent, range(len(self.layout))), *self.statistics.apart]
 
     def _start_sum(self, number: int) -> None:
         memory = self._sent(number)
@@ -301,18 +272,11 @@ class GradientBuckets:
             self._layers_of(number, bucket.offsets) for number, bucket in enumerate(self.layout)
         ]
 
-    def _layers_of(
-        self, number: int, starts: Sequence[int], places: Sequence[int] | None = None
-    ) -> Layers:
-        """Return where each layer lies in a bucket whose parameters begin at `starts`.
-
-        Only those at `places` are there, if such are given.
-        """
+    def _layers_of(self, number: int, starts: Sequence[int]) -> Layers:
+        """Return where each layer lies in a bucket whose parameters begin at `starts`."""
         if number == self.last:  # every worker waits for it first
             return _MOST_URGENT
-        indices = self.layout[number].parameters
-        here = range(len(indices)) if places is None else places
-        parameters = [self.parameters[indices[place]] for place in here]
+        parameters = [self.parameters[index] for index in self.layout[number].parameters]
         return self._order.layers_of(parameters, starts)
 
     @torch.no_grad()  # backward(create_graph=True) runs this with autograd on
@@ -323,9 +287,6 @@ class GradientBuckets:
         self._start_rest()
         self._is_averaged, self._is_local = True, False
         if self.on_started is not None:
-            if self.low_rank:
-                with self._noting(), self._exchange():
-                    self._start_rows()
             self.on_started()
         else:
             self._land_all()
@@ -367,12 +328,9 @@ class GradientBuckets:
         )
 
     def _land_all(self) -> None:
-        if self._kept is not None or self.low_rank:
+        if self._kept is not None:
             with self._noting(), self._exchange():
-                if self._kept is not None:
-                    self._make_whole(self._kept)
-                else:
-                    self._start_rows()
+                self._make_whole(self._kept)
         self.land(range(len(self.layout)))
         self.reset()
 
@@ -388,7 +346,6 @@ class GradientBuckets:
         while True:
             with suppress(ViewChanging):
                 with self._member.acting_in(self.view):
-                    self._start_rows()
                     self._await_all(kept)
                 with self._member.changed:
                     if self._member.is_in(self.view):
@@ -400,17 +357,13 @@ class GradientBuckets:
                 kept.take_last(self._summed())
                 self._take_trailer()
                 self._part.count(self.view, is_late=True)
-                for bucket in self.low_rank:
-                    bucket.turn()
                 self._started, self._apart_started = [_OVER] * len(self.layout), []
-                self._rows_started = [_OVER] * len(self.low_rank)
                 return
             self._start_again(kept)
 
     def _start_again(self, kept: KeptSums) -> None:
         """Start all sums of this pass among the members of the present view."""
-        self._started, self._rows_started, self._apart_started = [], [], []
-        self._is_broken = False
+        self._started, self._apart_started, self._is_broken = [], [], False
         for number in range(len(self.layout)):
             kept.take_own(number, self._sent(number))
         self._fill_trailer()
@@ -459,7 +412,7 @@ class GradientBuckets:
         """Wait for all sums of this pass; keep each as it comes."""
         if self._is_broken:
             raise ViewChanging("The sums were not all begun in one view.")
-        started = (*self._started, *self._rows_started, *self._apart_started)
+        started = (*self._started, *self._apart_started)
         for number, (work, memory) in enumerate(zip(started, self._summed(), strict=True)):
             work.wait()
             kept.keep_part(number, memory)
@@ -487,8 +440,6 @@ class GradientBuckets:
         with self._noting(), self._exchange():
             for number in fresh:
                 self._started[number].wait()
-                if self.low_rank:
-                    self._rows_started[number].wait()
             if self.last in fresh:
                 for work in self._apart_started:
                     work.wait()

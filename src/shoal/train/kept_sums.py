@@ -62,8 +62,7 @@ class KeptSums:
         for number, length in enumerate(lengths.tolist()):
             if len(self._last[number]) != length:
                 self._last[number] = self._last[number].new_empty(length)
-            if length:
-                communicator.broadcast(self._last[number], donor)
+            communicator.broadcast(self._last[number], donor)
 
     def take_last(self, tensors: Sequence[Tensor]) -> None:
         """Write the last sum into `tensors`."""

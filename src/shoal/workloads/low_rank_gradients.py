@@ -1,11 +1,13 @@
-"""Gradients of matrices as sums of few columns and rows: PowerSGD, in two sums of whole buckets.
+"""Gradients of matrices as sums of few columns and rows, all of them in one sum.
 
-After PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1): the product of each matrix and a thin
-right factor, its columns, is summed; and then, with the orthonormal left factor that results, the
-product of its transpose and that, its rows. Left factor and rows give the gradient within the space
-of the columns. The rest of the gradient stays with the worker, and is added to its next gradient
-(error feedback). The sum of the rows is the right factor of the next step. The first gradients are
-sent whole: they say which columns to begin with.
+PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1) sums the product of each matrix and a thin right
+factor, and then the product of its transpose and the first sum: two sums, of which the second waits
+for the first. ACP-SGD (Zhang et al., ICDCS 2023) makes one of the two in each step, by turns. Here
+both are made in each step, each with the other side's result of the step before, and in one sum,
+which hides behind computing as a sum of whole gradients does. Together they give the gradient
+within the columns that the left factor spans and within the rows that the right one spans. The
+rest of the gradient stays with the worker, and is added to its next gradient (error feedback). The
+first gradients are sent whole: they say which columns and rows to begin with.
 """
 
 from __future__ import annotations
@@ -38,43 +40,46 @@ class _Matrix:
     """Orthonormal columns, m by r, the same on all workers; `right` is n by r."""
     right: Tensor
     columns: Tensor
-    """The gradient times `right`, m by r, where it is summed."""
+    """The gradient times `right`, m by r, as it is sent."""
     rows: Tensor
-    """The gradient's transpose times `left`, n by r, where it is summed."""
-    own_rows: Tensor
-    """This worker's part of `rows`."""
+    """The gradient's transpose times `left`, n by r, as it is sent."""
 
     def compress(self, *, is_new: bool) -> None:
-        """Write this worker's columns; zeros if it has no gradient."""
-        if is_new:
-            self.error.add_(self.gradient)
-            torch.mm(self.error, self.right, out=self.columns)
-        else:
+        """Write this worker's columns and rows; zeros if it has no gradient."""
+        if not is_new:
             self.columns.zero_()
-
-    def turn(self, left: Tensor, *, is_new: bool) -> None:
-        """Compute this worker's rows, with the `left` factor that all have."""
-        self.left = left
-        if is_new:
-            torch.mm(self.error.T, left, out=self.own_rows)
-        else:
-            self.own_rows.zero_()
-
-    def pay(self) -> None:
-        """Take what this worker has sent off what it owes."""
-        self.error.addmm_(self.left, self.own_rows.T, alpha=-1)
+            self.rows.zero_()
+            return
+        self.error.add_(self.gradient)
+        torch.mm(self.error, self.right, out=self.columns)
+        torch.mm(self.error.T, self.left, out=self.rows)
+        one, other = self._factors()
+        self.error.addmm_(one, other.T, alpha=-1)
         # A gradient with infinities is a step that a scaler skips: the next one begins anew.
         self.error.nan_to_num_(0.0, 0.0, 0.0)
 
     def expand(self) -> None:
-        """Compute the sum of all workers' gradients from the sum of their rows."""
-        torch.mm(self.left, self.rows.T, out=self.gradient)
-        self.right = _orthonormal(self.rows)
+        """Compute the sum of all workers' gradients from the sums of their columns and rows."""
+        one, other = self._factors()
+        torch.mm(one, other.T, out=self.gradient)
+        self.left, self.right = _orthonormal(self.columns), _orthonormal(self.rows)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply what this worker has not sent yet by `factor`."""
+        self.error.mul_(factor)
 
     def look(self) -> None:
-        """Set the right factor to one that fits the sum of all workers' whole gradients."""
-        left = _orthonormal(self.gradient @ self.right)
-        self.right = _orthonormal(self.gradient.T @ left)
+        """Set the factors to those that fit the sum of all workers' whole gradients."""
+        self.left = _orthonormal(self.gradient @ self.right)
+        self.right = _orthonormal(self.gradient.T @ self.left)
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """Return factors, m by 2r and n by 2r, of the matrix that `columns` and `rows` describe.
+
+        Their overlap, which lies within the columns of `left`, counts once.
+        """
+        apart = torch.addmm(self.columns, self.left, self.left.T @ self.columns, alpha=-1)
+        return torch.cat([apart, self.left], 1), torch.cat([self.right, self.rows], 1)
 
 
 class LowRankBucket:
@@ -82,7 +87,7 @@ class LowRankBucket:
 
     `shapes` are the shapes of its parameters, and `offsets` the places in `memory` where they
     begin. Parameters that are no matrices, or hardly larger than their factors of `rank`, travel
-    whole with the columns, and so does the tail: the memory behind the last one.
+    whole, and so does the tail: the memory behind the last one.
     """
 
     def __init__(
@@ -90,74 +95,59 @@ class LowRankBucket:
     ) -> None:
         self._memory = memory
         self._num_sums = 0
-        self._new: Collection[int] = ()
         ends = [offset + prod(shape) for shape, offset in zip(shapes, offsets, strict=True)]
         self._offsets = [*offsets, ends[-1]]
         factored = [factor_elements(shape, rank) for shape in shapes]
         lengths = [
-            end - start if elements is None else elements[0]
+            elements or end - start
             for elements, start, end in zip(factored, offsets, ends, strict=True)
         ]
-        self._starts = _running(lengths)
-        row_lengths = [elements[1] for elements in factored if elements is not None]
-        *self.row_starts, num_rows = _running(row_lengths)
-        """The places in `rows` where the matrices begin; `row_places` are the parameters'."""
-        self.row_places = [place for place, elements in enumerate(factored) if elements is not None]
+        self._starts = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
         tail = memory[ends[-1] :]
         self._sent = memory.new_zeros(self._starts[-1] + len(tail))
-        self._rows = memory.new_zeros(num_rows)
-        self._none = memory.new_zeros(0)
-        self._tail = tail, self._sent[self._starts[-1] :]
-        self._whole: list[tuple[Tensor, Tensor]] = []
-        """Parameters that always travel whole: their places in `memory` and in the memory sent."""
         self._matrices: dict[int, _Matrix] = {}
         """The matrices, by their places in the bucket."""
+        self._whole: list[tuple[Tensor, Tensor]] = []
+        """Parameters that always travel whole: their places in `memory` and in the memory sent."""
+        self._tail = tail, self._sent[self._starts[-1] :]
         generator = torch.Generator("cpu").manual_seed(_SEED)
-        columns = self._sent[: self._starts[-1]].split(lengths)
-        rows = dict(zip(self.row_places, self._rows.split(row_lengths), strict=True))
+        places = self._sent[: self._starts[-1]].split(lengths)
         for place, (start, end) in enumerate(zip(offsets, ends, strict=True)):
             part = memory[start:end]
-            if place not in rows:
-                self._whole.append((part, columns[place]))
+            if factored[place] is None:
+                self._whole.append((part, places[place]))
                 continue
-            high, wide = matrix_sides(shapes[place])
-            gradient = part.view(high, wide)
-            first = torch.randn(wide, rank, generator=generator, device="cpu").to(memory)
+            rows, columns = matrix_sides(shapes[place])
+            gradient = part.view(rows, columns)
+            first = torch.randn(columns, rank, generator=generator, device="cpu").to(memory)
+            of_columns, of_rows = places[place].split([rank * rows, rank * columns])
             self._matrices[place] = _Matrix(
                 gradient,
                 torch.zeros_like(gradient),
-                memory.new_zeros(high, rank),
+                memory.new_zeros(rows, rank),
                 _orthonormal(first),
-                columns[place].view(high, rank),
-                rows[place].view(wide, rank),
-                memory.new_zeros(wide, rank),
+                of_columns.view(rows, rank),
+                of_rows.view(columns, rank),
             )
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the next sum is one of whole gradients."""
+    def _is_whole(self) -> bool:
         return self._num_sums < WHOLE_SUMS
 
     @property
     def sent(self) -> Tensor:
-        """The memory that is summed first, after `compress`."""
-        return self._memory if self.is_whole else self._sent
-
-    @property
-    def rows(self) -> Tensor:
-        """The memory that is summed after that, and after `turn`; empty if nothing is."""
-        return self._none if self.is_whole else self._rows
+        """The memory that is summed next, after `compress`."""
+        return self._memory if self._is_whole else self._sent
 
     @property
     def starts(self) -> Sequence[int]:
         """The places in `sent` where parameters begin, and at last the end of them."""
-        return self._offsets if self.is_whole else self._starts
+        return self._offsets if self._is_whole else self._starts
 
     def compress(self, new: Collection[int]) -> None:
         """Write the memory to be summed; `new` are the places of parameters with a gradient."""
-        if self.is_whole:
+        if self._is_whole:
             return
-        self._new = new
         for place, matrix in self._matrices.items():
             matrix.compress(is_new=place in new)
         for part, place_in_sent in self._whole:
@@ -166,50 +156,27 @@ class LowRankBucket:
 
     def put_tail(self) -> None:
         """Write the tail into the memory to be summed."""
-        if not self.is_whole:
+        if not self._is_whole:
             self._tail[1].copy_(self._tail[0])
 
     def take_tail(self) -> None:
         """Write the tail of the sum into the bucket's memory."""
-        if not self.is_whole:
+        if not self._is_whole:
             self._tail[0].copy_(self._tail[1])
-
-    def turn(self, like: LowRankBucket | None = None) -> None:
-        """Compute this worker's rows, once the columns are summed.
-
-        The left factors may be those of another bucket that has turned with the same sum.
-        """
-        if self.is_whole:
-            return
-        for place, matrix in self._matrices.items():
-            left = _orthonormal(matrix.columns) if like is None else like._matrices[place].left  # noqa: SLF001 - its own kind
-            matrix.turn(left, is_new=place in self._new)
-
-    def put_rows(self) -> None:
-        """Write this worker's rows into the memory to be summed."""
-        for matrix in self._matrices.values():
-            matrix.rows.copy_(matrix.own_rows)
 
     def rescale(self, factor: float) -> None:
         """Multiply what this worker has not sent yet by `factor`, as the number of members asks."""
         for matrix in self._matrices.values():
-            matrix.error.mul_(factor)
-
-    def pay(self) -> None:
-        """Take what this worker has sent off what it owes."""
-        if not self.is_whole:
-            for matrix in self._matrices.values():
-                matrix.pay()
+            matrix.rescale(factor)
 
     def expand(self) -> None:
-        """Write the gradients that the sums give into the bucket's memory."""
-        self.pay()
+        """Write the gradients that the sum gives into the bucket's memory."""
         for matrix in self._matrices.values():
-            if self.is_whole:
+            if self._is_whole:
                 matrix.look()
             else:
                 matrix.expand()
-        if not self.is_whole:
+        if not self._is_whole:
             for part, place_in_sent in self._whole:
                 part.copy_(place_in_sent)
             self.take_tail()
@@ -217,15 +184,17 @@ class LowRankBucket:
 
     def handed_on(self) -> dict[str, Any]:
         """Return the state that all workers have alike, for a newcomer to take over."""
+        matrices = self._matrices.values()
         return {
             "num_sums": self._num_sums,
-            "factors": [each.right for each in self._matrices.values()],
+            "factors": [(each.left, each.right) for each in matrices],
         }
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Go on from the state that another worker has `handed_on`."""
         self._num_sums = state["num_sums"]
-        for matrix, right in zip(self._matrices.values(), state["factors"], strict=True):
+        for matrix, (left, right) in zip(self._matrices.values(), state["factors"], strict=True):
+            matrix.left.copy_(left)
             matrix.right.copy_(right)
 
     def state_dict(self) -> dict[str, Any]:
@@ -233,7 +202,7 @@ class LowRankBucket:
         matrices = self._matrices.values()
         return {
             "num_sums": self._num_sums,
-            "factors": [each.right.clone() for each in matrices],
+            "factors": [(each.left.clone(), each.right.clone()) for each in matrices],
             "errors": [each.error.clone() for each in matrices],
         }
 
@@ -242,11 +211,6 @@ class LowRankBucket:
         self.take_over(state)
         for matrix, error in zip(self._matrices.values(), state["errors"], strict=True):
             matrix.error.copy_(error)
-
-
-def _running(lengths: Sequence[int]) -> list[int]:
-    """Return where parts of these lengths begin, and at last the end of them."""
-    return [sum(lengths[:place]) for place in range(len(lengths) + 1)]
 
 
 def _orthonormal(factor: Tensor) -> Tensor:

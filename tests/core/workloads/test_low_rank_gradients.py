@@ -41,11 +41,6 @@ class Job:
         total = torch.stack([bucket.sent for bucket in self.buckets]).sum(0)
         for bucket in self.buckets:
             bucket.sent.copy_(total)
-            bucket.turn()
-            bucket.put_rows()
-        rows = torch.stack([bucket.rows for bucket in self.buckets]).sum(0)
-        for bucket in self.buckets:
-            bucket.rows.copy_(rows)
             bucket.expand()
         for each in self.memory:
             torch.testing.assert_close(each, self.memory[0], atol=0, rtol=0, equal_nan=True)
@@ -113,36 +108,25 @@ def test_gradients_of_that_rank_are_exact_from_the_first_step_on() -> None:
         torch.testing.assert_close(job.step([gradient, gradient]), 2 * gradient)
 
 
-def test_whatever_gradients_were_before_those_of_that_rank_are_exact() -> None:
-    """The columns are those of the gradient itself, of whichever factor they were made."""
+def test_the_factors_come_to_fit_gradients_that_are_others_than_before() -> None:
     job, before, after = Job([MATRIX], rank=2, size=2), of_rank(2, 0), of_rank(2, 1)
     for _ in range(WHOLE_SUMS + 1):
         job.step([before, before])
-    torch.testing.assert_close(job.step([after, after]), 2 * after)
-    assert job.errors().norm() < 1e-6
-
-
-def test_of_a_gradient_of_higher_rank_the_largest_directions_are_sent() -> None:
-    """Of one and the same gradient the sum comes to be its best approximation of that rank."""
-    job, gradient = Job([MATRIX], rank=2, size=1), of_rank(9)
-    left, values, right = torch.linalg.svd(gradient.view(MATRIX), full_matrices=False)
-    best = left[:, :2] * values[:2] @ right[:2]
-    for _ in range(150):
-        for matrix in job.buckets[0]._matrices.values():
-            matrix.error.zero_()  # what is owed would turn the gradient
-        found = job.step([gradient])
-    torch.testing.assert_close(found.view(MATRIX), best, atol=1e-4, rtol=1e-4)
+    steps = [job.step([after, after]) for _ in range(12)]
+    assert (steps[0] - 2 * after).norm() > after.norm()
+    torch.testing.assert_close(steps[-1], 2 * after, atol=1e-3, rtol=1e-3)
+    assert job.errors().norm() < 0.1 * (2 * after).norm(), "what the first steps owed has been paid"
 
 
 def test_factors_are_sent_from_the_third_sum_on() -> None:
     job = Job([MATRIX, torch.Size((5,))], rank=2, size=1)
     gradient = torch.ones(job.length, dtype=torch.float64)
-    lengths, (bucket,) = [], job.buckets
+    lengths = []
     for _ in range(4):
-        lengths.append((len(bucket.sent), len(bucket.rows)))
-        assert bucket.starts[-1] == lengths[-1][0] - TAIL
+        lengths.append(len(job.buckets[0].sent))
+        assert job.buckets[0].starts[-1] == lengths[-1] - TAIL
         job.step([gradient])
-    whole, factors = (24 * 30 + 5 + TAIL, 0), (2 * 24 + 5 + TAIL, 2 * 30)
+    whole, factors = 24 * 30 + 5 + TAIL, 2 * (24 + 30) + 5 + TAIL
     assert lengths == [whole, whole, factors, factors]
 
 
@@ -185,8 +169,6 @@ def test_gradients_of_either_width_keep_their_type(dtype: torch.dtype) -> None:
     for _ in range(WHOLE_SUMS + 2):
         memory.fill_(1.0)
         bucket.compress([0])
-        bucket.turn()
-        bucket.put_rows()
         bucket.expand()
         assert memory.dtype == dtype
         torch.testing.assert_close(memory.float(), torch.ones(prod(MATRIX)), atol=0.05, rtol=0.05)

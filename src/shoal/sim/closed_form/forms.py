@@ -74,14 +74,13 @@ def _all_reduce(
         ready, through = FORWARD * slowest, 0.0
         for bucket in buckets:
             ready += bucket.share * slowest
-            through = max(through, ready) + _sum(job, algorithm, per_host, bucket.sent(number)[0])
-        through += sum(_sum(job, algorithm, per_host, each.sent(number)[1]) for each in buckets)
+            through = max(through, ready) + _sum(job, algorithm, per_host, bucket.sent(number))
         exchange += times * (through - slowest)
     return _in_all(job, exchange)
 
 
 def _sum(job: FormulaInput, algorithm: str | None, per_host: int, size: float) -> float:
-    if job.size < 2 or not size:
+    if job.size < 2:
         return 0.0
     if algorithm in ("direct", "hierarchical"):
         usual = max(np.bincount(job.host_of)) if algorithm == "hierarchical" else 1

@@ -37,24 +37,16 @@ class LowRankMeans:
     def mean(self, gradients: Mapping[int, Tensor]) -> Tensor:
         """Return what the members, by rank, take for the mean of their gradients."""
         self._take_members(list(gradients))
-        sent = []
+        total = torch.zeros(0)
         for rank, gradient in gradients.items():
             torch.div(gradient, len(gradients), out=self._memory)
-            self._buckets[rank].compress(range(len(self._shapes)))
-            sent.append(self._buckets[rank].sent.clone())
+            bucket = self._buckets[rank]
+            bucket.compress(range(len(self._shapes)))
+            total = total + bucket.sent if len(total) else bucket.sent.clone()
         first, *others = self._buckets.values()
-        first.sent.copy_(torch.stack(sent).sum(0))
-        first.turn()
-        rows = []
-        for bucket in (first, *others):
-            if bucket is not first:
-                bucket.turn(like=first)
-            bucket.put_rows()
-            rows.append(bucket.rows.clone())
-        first.rows.copy_(torch.stack(rows).sum(0))
+        first.sent.copy_(total)
         first.expand()
         for other in others:
-            other.pay()
             other.take_over(first.handed_on())
         return self._memory.clone()
 

@@ -31,18 +31,15 @@ class Layer:
     shapes: tuple[tuple[int, ...], ...] = ()
     """The shapes of the matrices among its parameters; the rest are vectors."""
 
-    def elements_sent(self, low_rank: int) -> tuple[int, int]:
-        """Return how many elements of its gradient are summed first, and after those.
+    def elements_sent(self, low_rank: int) -> int:
+        """Return how many elements of its gradient are sent as factors of low rank, or beside them.
 
-        Of matrices sent as factors of `low_rank` the columns come first, with all that is sent
-        whole, and the rows after them. With 0 all is sent whole.
+        With 0 they are all sent.
         """
-        first, rows = self.parameters, 0
-        for shape in self.shapes:
-            if low_rank and (elements := factor_elements(shape, low_rank)):
-                first += elements[0] - prod(shape)
-                rows += elements[1]
-        return first, rows
+        if not low_rank:
+            return self.parameters
+        found = ((prod(shape), factor_elements(shape, low_rank)) for shape in self.shapes)
+        return self.parameters - sum(whole - sent for whole, sent in found if sent is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +51,12 @@ class ModelBucket:
     bytes: float
     layer_class: int
     """The urgency of its front-most layer."""
-    factor_bytes: tuple[float, float]
-    """The bytes of its first and its second sum once gradients are sent as factors of low rank."""
+    factor_bytes: float
+    """Its bytes once gradients are sent as factors of low rank, if they are."""
 
-    def sent(self, number: int) -> tuple[float, float]:
-        """Return the bytes of its two sums in step `number` of a job, the first being 0."""
-        return (self.bytes, 0.0) if number < WHOLE_SUMS else self.factor_bytes
+    def sent(self, number: int) -> float:
+        """Return the bytes of it that sum `number` of a job sends, the first being 0."""
+        return self.bytes if number < WHOLE_SUMS else self.factor_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,9 @@ class ModelSize:
 
         Sizes are as in `collectives.layout_buckets`; `low_rank` as `strategies.AllReduce` has it.
         """
-        sent = [each.elements_sent(low_rank) for each in self.layers]
+        sent = [
+            each.elements_sent(low_rank) if low_rank else each.parameters for each in self.layers
+        ]
         sizes = [layer.parameters for layer in self.layers]
         layout = layout_buckets(
             sizes, ELEMENT_BYTES, bucket_bytes=bucket_bytes, num_hosts=num_hosts
@@ -101,10 +100,7 @@ class ModelSize:
                 (1 - FORWARD) * sum(self.layers[each].share for each in bucket.parameters),
                 float(bucket.num_elements * ELEMENT_BYTES),
                 layer_class(min(bucket.parameters), len(self.layers)),
-                (
-                    float(sum(sent[each][0] for each in bucket.parameters) * ELEMENT_BYTES),
-                    float(sum(sent[each][1] for each in bucket.parameters) * ELEMENT_BYTES),
-                ),
+                float(sum(sent[each] for each in bucket.parameters) * ELEMENT_BYTES),
             )
             for bucket in layout
         ]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.membership import Decision
+    from shoal.sim.training.model import ModelBucket
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
     from shoal.strategies import AllReduce
@@ -38,8 +39,6 @@ class _Iteration:
         self.members = members
         self.arrived = [0] * buckets
         self.complete = [Signal() for _ in range(buckets)]
-        self.turned = [Signal() for _ in range(buckets)]
-        """Given when a bucket's columns are known, if it is sent as factors of low rank."""
         self.summed = [Signal() for _ in range(buckets)]
         self.gradients: list[NDArray[np.float32]] = []
         """The gradients of the ranks in their order, if they travel."""
@@ -323,15 +322,12 @@ class SumsExecutor(AbstractExecutor):
     def _sum(self, step: int, iteration: _Iteration) -> Process:
         """Sum the buckets: one after another, or each when it is there if the network can."""
         world = self._world
-        sizes = [bucket.sent(step) for bucket in self._buckets]
-        for number, (size, rest) in enumerate(sizes):
+        for number, bucket in enumerate(self._buckets):
             yield iteration.complete[number]
-            then = iteration.turned[number] if rest else iteration.summed[number]
-            yield from self._sum_bucket(iteration, number, size, then)
-        for number, (_, size) in enumerate(sizes):
-            if size:
-                yield iteration.turned[number]
-                yield from self._sum_bucket(iteration, number, size, iteration.summed[number])
+            if world.sums_overlap:
+                self._begin_beside(iteration, self._sum_bucket(step, iteration, number, bucket))
+            else:
+                yield from self._sum_bucket(step, iteration, number, bucket)
         yield from iteration.summed
         if iteration.training:
             if self._low_rank:
@@ -345,18 +341,10 @@ class SumsExecutor(AbstractExecutor):
                 own.is_over, own.num_training = True, len(iteration.training)
         world.time.give(iteration.over)
 
-    def _sum_bucket(self, iteration: _Iteration, number: int, size: float, then: Signal) -> Process:
-        """Sum `size` bytes of a bucket and give the signal `then`; beside, if the network can."""
-        process = self._exchange_bucket(iteration, number, size, then)
-        if self._world.sums_overlap:
-            self._begin_beside(iteration, process)
-        else:
-            yield from process
-
-    def _exchange_bucket(
-        self, iteration: _Iteration, number: int, size: float, then: Signal
+    def _sum_bucket(
+        self, step: int, iteration: _Iteration, number: int, bucket: ModelBucket
     ) -> Process:
-        world, everyone = self._world, iteration.members
+        world, everyone, size = self._world, iteration.members, bucket.sent(step)
         is_carried = world.carries_values and not self._low_rank
         if is_carried and not iteration.gradients:  # with one bucket, all are computed
             iteration.gradients = [world.learner.gradient(rank) for rank in everyone]
@@ -368,13 +356,13 @@ class SumsExecutor(AbstractExecutor):
                 size * world.wire_share,
                 [each[part.start : part.stop] for each in iteration.gradients],
                 tensor=number,
-                layer_class=self._buckets[number].layer_class,
+                layer_class=bucket.layer_class,
                 policy=world.holes,
                 exact=bool(self._low_rank),
                 form=world.wire,
             )
             yield from world.mean(everyone, summand, algorithm=self._algorithm)
-        world.time.give(then)
+        world.time.give(iteration.summed[number])
 
 
 def _parts(lengths: Sequence[int]) -> list[range]:
