@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +34,7 @@ def bind(
         optimizer=optimizer,
         flat=FlatParameters(model),
         communicator=communicator,
-        groups=None,  # type: ignore[arg-type]
+        groups=SimpleNamespace(check_present=lambda _: None),  # type: ignore[arg-type]
         facts=None,  # type: ignore[arg-type]
         session="test",
         host=0,

@@ -167,7 +167,7 @@ def meet_together() -> int:
                 time.sleep(0.001)
 
         master.update(wait_for_both)
-        passive.finish()
+        passive.finish(lambda _: None)
     else:
         active = ActiveSide(communicator, channels, master, 20.0)
         active.start()

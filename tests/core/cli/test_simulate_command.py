@@ -277,7 +277,7 @@ def test_wrong_names_are_refused_before_anything_runs(
         ),
         (
             'sync = "ad-psgd"\ntransport = "shoal"\nloss_bound = 0.1',
-            "loss_bound: what this strategy sends has to arrive whole; leave it out.",
+            "loss_bound: in simulations all that this strategy sends arrives; leave it out.",
         ),
         (
             'sync = "ds-sync"\ntransport = "shoal"\nholes = "error-feedback"',
@@ -320,7 +320,7 @@ def test_wrong_names_are_refused_before_anything_runs(
                 'sync = "all-reduce"\nalgorithm = "hierarchical"\n'
                 'transport = "shoal"\nloss_bound = 0.1'
             ),
-            "loss_bound: what this strategy sends has to arrive whole; leave it out.",
+            "loss_bound: in simulations all that this strategy sends arrives; leave it out.",
         ),
     ],
 )
