@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,37 +109,6 @@ def test_all_reduce_equals_one_process_with_the_whole_batch(
     for result in results:
         assert_close(result, parameters_of(model))
     assert results[0] == results[1] == results[2]
-
-
-def warnings_of_schedules(strategies: list[tuple[str, str | None]]) -> dict[str, list[str]]:
-    """Train each way with a schedule of the inner optimizer's rate; return what torch warns of."""
-    shoal.init(deadline_s=30)
-    said: dict[str, list[str]] = {}
-    for sync, overlap in strategies:
-        model = make_model()
-        inner = make_optimizer(model)
-        scheduler = torch.optim.lr_scheduler.StepLR(inner, step_size=2)
-        optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for step in range(2):
-                optimizer.zero_grad()
-                inputs, targets = batch_of(0, step)
-                cross_entropy(model(inputs), targets).backward()
-                optimizer.step()
-                scheduler.step()
-            optimizer.finish()
-            optimizer.average_model()
-        said[f"{sync} {overlap}"] = [str(each.message) for each in caught]
-    return said
-
-
-def test_schedules_do_not_warn_of_steps_that_are_put_off_or_made_elsewhere(
-    run_workers: RunWorkers,
-) -> None:
-    ways = [("all-reduce", "next-forward"), ("ds-sync", "layers"), ("ps-bsp", None)]
-    for said in run_workers(warnings_of_schedules, 2, ways):
-        assert said == {f"{sync} {overlap}": [] for sync, overlap in ways}
 
 
 # --- scheduled averaging equals the mixing of all replicas in one process ------------------------
