@@ -255,7 +255,7 @@ def test_the_mean_of_all_models_cannot_be_made_without_one_that_has_left(
     sync: str,
     transport: str,
 ) -> None:
-    """Those that need no other train on until then."""
+    """Workers that need no other one train on until then."""
     for report in survivors(victim, phase, "leave", sync, transport):
         assert (report["error"], report["lost"]) == ("WorkerLost", victim), report
         assert "has left" in report["message"]

@@ -39,7 +39,7 @@ def test_the_mean_is_that_of_real_workers() -> None:
 
 
 def test_what_is_not_sent_is_added_later() -> None:
-    """Of the same gradient the mean over many steps is the gradient."""
+    """Many steps with one and the same gradient add up to that gradient."""
     simulated, given = LowRankMeans(SHAPES, RANK), gradients(0, range(2))
     mean = (given[0] + given[1]) / 2
     found = torch.stack([simulated.mean(given) for _ in range(200)])

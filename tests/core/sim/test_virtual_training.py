@@ -96,7 +96,7 @@ def test_all_reduce_takes_its_ring() -> None:
 
 
 def test_factors_of_low_rank_are_sent_from_the_third_sum_on() -> None:
-    """Of 1000 by 1000 parameters 4 columns and 4 rows: 8 of 1,000 bytes."""
+    """A matrix of 1,000 by 1,000 is sent as 4 columns and 4 rows: 8 of 1,000 bytes."""
     out = run_both("all-reduce", cluster(8), training("all-reduce"), low_rank=4)
     rings = [seconds(2 * 7 / 8 * share) + 14 * 2 * DELAY_S for share in (1.0, 0.008)]
     assert out.seconds == pytest.approx(20 * 0.1 + 2 * rings[0] + 18 * rings[1], rel=1e-9)
