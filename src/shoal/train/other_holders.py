@@ -9,6 +9,7 @@ off. An address that was written down counts as none: it cannot be noticed.
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,10 @@ class OtherHolders:
 
     def have_come(self) -> bool:
         """Return whether there are other holders now; the first time, log the tensor's name."""
-        with unasked():  # looking needs no values
-            held = next((name for name, each in self._names.values() if self._hold(each)), None)
+        held = self._first_held()
+        if held is not None and not self._has_warned:
+            gc.collect()  # torch.save() of torch 2.7 leaves what it saved to the collector
+            held = self._first_held()
         if held is not None and not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -57,6 +60,11 @@ class OtherHolders:
         """Return whether anything else holds `tensor`, one of those given, or its memory."""
         with unasked():  # looking needs no values
             return self._hold(tensor)
+
+    def _first_held(self) -> str | None:
+        """Return the name of a tensor that something else holds, if there is one."""
+        with unasked():  # looking needs no values
+            return next((name for name, each in self._names.values() if self._hold(each)), None)
 
     def _hold(self, tensor: Tensor) -> bool:
         key = id(tensor)

@@ -73,6 +73,16 @@ def test_training_holds_nothing() -> None:
         del loss
 
 
+def test_what_awaits_the_collector_is_no_holder(caplog: pytest.LogCaptureFixture) -> None:
+    model, others = make()
+    for _ in range(2):
+        ring: list[Any] = [model[0].weight.data]
+        ring.append(ring)
+        del ring
+        assert not others.have_come()
+    assert not caplog.records
+
+
 def test_looking_waits_for_nothing() -> None:
     model, others = make()
 
