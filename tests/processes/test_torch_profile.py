@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,8 @@ import shoal
 from thoroughness import seldom
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from worker_processes import RunWorkers
 
 LATE_S = 0.3
@@ -26,6 +29,14 @@ Names = dict[str, int]
 
 def profiler() -> profile:
     return profile(activities=[ProfilerActivity.CPU])
+
+
+@contextmanager
+def settled() -> Iterator[profile]:
+    """Profile until ranges have ended: until torch 2.8 what ends later is not in the profile."""
+    with profiler() as prof:
+        yield prof
+        time.sleep(LATE_S)
 
 
 def ours(prof: profile) -> list[Any]:
@@ -41,7 +52,7 @@ def call_collectives() -> Names:
     rank, size = dist.get_rank(), dist.get_world_size()
     tensor, rows = torch.ones(4), [torch.ones(4) for _ in range(size)]
     dist.all_reduce(tensor)  # before the profiler runs
-    with profiler() as prof:
+    with settled() as prof:
         dist.all_reduce(tensor)
         dist.broadcast(tensor, 0)
         dist.reduce(tensor, 0)  # by an all-reduce, which is not shown beside it
@@ -55,7 +66,6 @@ def call_collectives() -> Names:
         dist.scatter(tensor, rows if rank == 0 else None)
         (dist.recv if rank else dist.send)(tensor, 1 - rank)
         dist.barrier()
-        time.sleep(LATE_S)  # until torch 2.8 what ends later than the profile is not in it
     dist.all_reduce(tensor)  # and after it
     dist.destroy_process_group()
     return counted(prof)
@@ -66,7 +76,7 @@ def wait_for_the_other() -> tuple[float, bool]:
     dist.init_process_group("shoal")
     tensor = torch.ones(4)
     dist.barrier()
-    with profiler() as prof:
+    with settled() as prof:
         if dist.get_rank() == 1:
             time.sleep(LATE_S)
         work: Any = dist.all_reduce(tensor, async_op=True)
@@ -93,7 +103,7 @@ def stop_before_the_end() -> Names:
 
 def fail() -> Names:
     dist.init_process_group("shoal")
-    with profiler() as prof:
+    with settled() as prof:
         with pytest.raises(shoal.UsageError):
             dist.all_gather([torch.empty(1), torch.empty(1)], torch.ones(4))
         dist.all_reduce(torch.ones(4))
@@ -104,7 +114,7 @@ def fail() -> Names:
 def train_with_ddp() -> Names:
     dist.init_process_group("shoal")
     model = DistributedDataParallel(nn.Linear(3, 3))
-    with profiler() as prof:
+    with settled() as prof:
         for _ in range(2):
             model(torch.ones(2, 3)).sum().backward()
     dist.destroy_process_group()
@@ -117,7 +127,7 @@ def train(sync: str) -> Names:
     optimizer = shoal.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model, sync=sync
     )
-    with profiler() as prof:
+    with settled() as prof:
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(2, 3)).sum().backward()
