@@ -317,6 +317,46 @@ def test_deaths_at_random_moments(run_workers: RunWorkers, sync: str, seed: int)
         assert len({tuple(finished) for finished, _ in living}) == 1
 
 
+def learn_alike(sync: str, *, loses: bool) -> tuple[list[float], int]:
+    """Train on the same batches everywhere: the mean of gradients is that of any one worker.
+
+    The victim dies when the others have handed in their parts of a sum that lacks its own.
+    """
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    torch.manual_seed(1)
+    model = nn.Linear(64, 32)
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.5), model, **named(sync)
+    )
+    generator = torch.Generator().manual_seed(1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(torch.randn(16, 64, generator=generator)).square().mean()
+        if loses and session.rank == VICTIM and step == DIES_AT:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        optimizer.step()
+    optimizer.finish()
+    weights = model.weight.flatten().tolist()
+    epoch = session.view.epoch
+    shoal.shutdown()
+    return weights, epoch
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "all-reduce, low_rank=1"])
+def test_what_was_handed_in_weighs_as_much_among_fewer(run_workers: RunWorkers, sync: str) -> None:
+    whole = run_workers(partial(learn_alike, loses=False), 4, sync, initialize=False)
+    results = run_workers(
+        partial(learn_alike, loses=True), 4, sync, may_die=(VICTIM,), initialize=False
+    )
+    assert results[VICTIM] is None, "the fault has fired"
+    for rank in (0, 1, 3):
+        weights, epoch = results[rank]
+        assert epoch >= 1
+        assert weights == pytest.approx(whole[rank][0], abs=1e-5)
+
+
 def lose_early() -> str:
     session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
     if session.rank == VICTIM:
