@@ -19,6 +19,7 @@ from shoal.session import shutdown as shutdown
 from shoal.sim import simulate as simulate
 from shoal.strategies import ADPSGD as ADPSGD
 from shoal.strategies import AllReduce as AllReduce
+from shoal.strategies import DiLoCo as DiLoCo
 from shoal.strategies import DSSync as DSSync
 from shoal.strategies import HierarchicalSGD as HierarchicalSGD
 from shoal.strategies import LocalSGD as LocalSGD

@@ -7,6 +7,7 @@ scalar, say), so that it can be compared among workers and written down.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection
 from numbers import Real
 from operator import index
@@ -46,6 +47,14 @@ def share(value: object, what: str) -> float:
     """Return `value`; raise `UsageError` unless it is a number of at least 0 and less than 1."""
     if not _is_number(value) or not 0 <= value < 1:
         message = f"{what} is a share of at least 0 and less than 1, not {value!r}."
+        raise UsageError(message)
+    return float(value)
+
+
+def positive(value: object, what: str) -> float:
+    """Return `value`; raise `UsageError` unless it is a finite number above 0."""
+    if not _is_number(value) or not 0 < value < math.inf:
+        message = f"{what} must be a positive number, not {value!r}."
         raise UsageError(message)
     return float(value)
 

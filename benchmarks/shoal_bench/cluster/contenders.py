@@ -166,6 +166,13 @@ _LOW_RANK: Final[dict[str, Any]] = {
 }
 """All-reduce of columns and rows of gradients."""
 
+_DILOCO: Final[dict[str, Any]] = {
+    "strategy": "diloco",
+    "overlap": "next-steps",
+    "wire": "float16",
+}
+"""Outer steps that computing does not wait for."""
+
 OURS: Final[tuple[Contender, ...]] = (
     Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), "shoal PowerSGD", is_first=True),
     Contender("shoal-ddp-powersgd-fp16", DDP("PowerSGD-fp16", "shoal"), "shoal PowerSGD"),
@@ -192,6 +199,9 @@ OURS: Final[tuple[Contender, ...]] = (
     _ours("local-sgd-layers", "local-sgd", interval=2, overlap="layers"),
     _overlapped("local-sgd", is_first=True),
     _overlapped("local-sgd", wire="float16"),
+    _ours("diloco", "diloco", interval=RARELY),
+    _ours("diloco-overlap-fp16", is_first=True, **_DILOCO, interval=RARELY),
+    _ours("diloco-16-overlap-fp16", **_DILOCO, interval=2 * RARELY),
 )
 """Modes of Shoal."""
 

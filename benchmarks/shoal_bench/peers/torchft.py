@@ -133,8 +133,8 @@ class TorchFTDiLoCo(AbstractTorchFT):
 
     @property
     def counterpart(self) -> PooledLibrary:
-        """Averaging as rarely."""
-        return Shoal("local-sgd", interval=self._sync_every)
+        """The same algorithm, as rarely."""
+        return Shoal("diloco", interval=self._sync_every)
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its DiLoCo example."""

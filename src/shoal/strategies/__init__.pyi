@@ -3,6 +3,7 @@ from shoal.strategies.acts import OWN_ACTS as OWN_ACTS
 from shoal.strategies.acts import Act as Act
 from shoal.strategies.acts import Acts as Acts
 from shoal.strategies.acts import Adopt as Adopt
+from shoal.strategies.acts import Anchor as Anchor
 from shoal.strategies.acts import AnswerPairs as AnswerPairs
 from shoal.strategies.acts import AskGroup as AskGroup
 from shoal.strategies.acts import Await as Await
@@ -14,6 +15,7 @@ from shoal.strategies.acts import Group as Group
 from shoal.strategies.acts import JoinGroups as JoinGroups
 from shoal.strategies.acts import LeaveGroups as LeaveGroups
 from shoal.strategies.acts import Mean as Mean
+from shoal.strategies.acts import OuterStep as OuterStep
 from shoal.strategies.acts import Pair as Pair
 from shoal.strategies.acts import Pulled as Pulled
 from shoal.strategies.acts import SumGradients as SumGradients
@@ -40,6 +42,7 @@ from shoal.strategies.definitions import refuse_options as refuse_options
 from shoal.strategies.definitions import spelled as spelled
 from shoal.strategies.definitions import usual as usual
 from shoal.strategies.definitions import worth_trying as worth_trying
+from shoal.strategies.diloco import DiLoCo as DiLoCo
 from shoal.strategies.ds_sync import DSSync as DSSync
 from shoal.strategies.generated import GeneratedAveraging as GeneratedAveraging
 from shoal.strategies.hierarchical_sgd import HierarchicalSGD as HierarchicalSGD

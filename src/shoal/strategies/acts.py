@@ -77,6 +77,28 @@ class Mean(Act, frozen=True):
     weights: tuple[int, ...] = ()
     """One weight for each member; an empty tuple means equal weights."""
 
+    outer: bool = False
+    """Whether anchors and velocities of outer steps are averaged, too: members may differ in
+    them."""
+
+
+class Anchor(Act, frozen=True):
+    """Keep the parameters as the point that the first outer step starts from. Has no answer."""
+
+
+class OuterStep(Act, frozen=True):
+    """Step on from the anchor by SGD with Nesterov momentum; the result is the next anchor.
+
+    The gradient is the anchor less the parameters, which are the mean that was made last. They
+    become the result. Has no answer.
+    """
+
+    number: tuple[int, int]
+    """The number of that mean."""
+
+    learning_rate: float
+    momentum: float
+
 
 class JoinGroups(Act, frozen=True):
     """Take part in the groups that a generator forms. Has no answer.
@@ -210,5 +232,5 @@ class Changed(msgspec.Struct, frozen=True):
 CHANGED: Final = Changed()
 UPDATE: Final = Update()
 
-OWN_ACTS: Final = (Begin, LeaveGroups, TakeIn, Tell, Update)
+OWN_ACTS: Final = (Anchor, Begin, LeaveGroups, OuterStep, TakeIn, Tell, Update)
 """Acts that happen whatever becomes of the view: no other worker has a part in them."""

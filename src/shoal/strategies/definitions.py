@@ -15,6 +15,7 @@ from shoal.factory_options import check_option_names
 from shoal.strategies.ad_psgd import ADPSGD
 from shoal.strategies.all_reduce import AllReduce
 from shoal.strategies.definition import AbstractDefinition
+from shoal.strategies.diloco import DiLoCo
 from shoal.strategies.ds_sync import DSSync
 from shoal.strategies.hierarchical_sgd import HierarchicalSGD
 from shoal.strategies.local_sgd import LocalSGD
@@ -39,6 +40,7 @@ STRATEGIES: Final[dict[str, Factory]] = {
     Ripples.word: Ripples,
     LocalSGD.word: LocalSGD,
     HierarchicalSGD.word: HierarchicalSGD,
+    DiLoCo.word: DiLoCo,
 }
 """Every strategy by its word, with its default options."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 from msgspec.structs import force_setattr
 
@@ -27,6 +27,13 @@ AveragingOverlap = Literal["none", "next-forward", "layers", "next-steps"]
 """The computing that an average of parameters hides behind: none; the next forward pass, layer by
 layer and with the same result; that and the backward pass, if gradients are not changed after it;
 or the steps until the next average is due."""
+
+
+class OuterOptions(NamedTuple):
+    """The options of the step that an outer optimizer makes after each mean."""
+
+    learning_rate: float
+    momentum: float
 
 
 class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
@@ -85,6 +92,11 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     def is_delayed(self) -> bool:
         """Whether copies are averaged while computing goes on."""
         return self.overlap == "next-steps"
+
+    @property
+    def outer(self) -> OuterOptions | None:
+        """The options of an outer step after each mean; None if a mean is taken as it is."""
+        return None
 
     @property
     def can_round(self) -> bool:

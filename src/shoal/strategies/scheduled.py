@@ -15,7 +15,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from shoal.membership import View
-from shoal.strategies.acts import CHANGED, Await, Begin, Mean, Tell
+from shoal.strategies.acts import CHANGED, Anchor, Await, Begin, Mean, OuterStep, Tell
 from shoal.strategies.course import AbstractCourse, Setting
 from shoal.strategies.periodic import AbstractPeriodicCourse, PeriodicAveraging
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from shoal.strategies.definition import CourseOf
 
 ROUNDS_PER_BLOCK: Final = 8
-"""The number of rounds for which one told fact says that some worker still trains."""
+"""The number of rounds for which one told fact says that some worker still trains; 1 where outer
+steps follow."""
 
 FINISHED: Final = "finished"
 """The fact that a worker makes no more steps of its own."""
@@ -81,9 +82,16 @@ class Scheduled(AbstractPeriodicCourse):
         self, options: ScheduledAveraging, shared: _SharedSchedule, rank: int, view: View
     ) -> None:
         super().__init__(options, rank, view)
-        self._shared = shared
+        self._shared, self._outer = shared, options.outer
+        # once nobody trains, an outer step would coast on by its momentum
+        self._rounds_per_block = ROUNDS_PER_BLOCK if self._outer is None else 1
         self._num_loads = 0
         self.on_view(view)
+
+    def begin(self) -> Acts:
+        """Yield the anchor of the first outer step, if there are outer steps."""
+        if self._outer is not None:
+            yield Anchor()
 
     def on_view(self, view: View) -> None:
         """Go on with the view's schedule, at its first round."""
@@ -93,6 +101,8 @@ class Scheduled(AbstractPeriodicCourse):
         self._next_round = view.from_step
         self._told = ""
         self._must_ask = True
+        # of the members some may have made an outer step that others have not, or come anew
+        self._may_differ = self._outer is not None and view.epoch > 0
 
     def report(self) -> int:
         """Return the number of the next round; the largest of all becomes `View.from_step`."""
@@ -100,7 +110,7 @@ class Scheduled(AbstractPeriodicCourse):
 
     def _average(self, *, in_background: bool) -> Acts:
         # a new view may begin while the fact is told, and with it another block
-        while (block := _block(self._next_round)) != self._told:
+        while (block := self._block()) != self._told:
             self._told = block
             yield Tell(block)
         yield from self._round(in_background=in_background)
@@ -121,7 +131,15 @@ class Scheduled(AbstractPeriodicCourse):
             if view.members[-1] >= len(view):  # ranks are not places, since some are gone
                 members = tuple(view.members[place] for place in members)
             reason = f"round {number} of {self._schedule.name}"
-            yield Mean(members, (view.epoch + self._num_loads, number), reason, group.weights)
+            name = view.epoch + self._num_loads, number
+            mean = Mean(members, name, reason, group.weights, outer=self._may_differ)
+            if (yield mean) is not CHANGED and self._outer is not None:
+                self._may_differ &= view.epoch != self.view.epoch
+                yield OuterStep(name, *self._outer)
+
+    def _block(self) -> str:
+        """Return the fact that somebody trains in the block of the next round."""
+        return f"block/{self._next_round // self._rounds_per_block}"
 
     def finish(self) -> Acts:
         """Yield averages without updates until every worker has finished.
@@ -136,9 +154,9 @@ class Scheduled(AbstractPeriodicCourse):
         yield Tell(FINISHED)
         self._must_ask = False
         while True:
-            if self._must_ask or self._next_round % ROUNDS_PER_BLOCK == 0:
+            if self._must_ask or self._next_round % self._rounds_per_block == 0:
                 self._must_ask = False
-                answer = yield Await(_block(self._next_round), FINISHED)
+                answer = yield Await(self._block(), FINISHED)
                 if answer is CHANGED:
                     continue
                 if not answer:
@@ -162,7 +180,3 @@ def mean_ahead(course: AbstractCourse) -> Mean | None:
     """
     acts = copy.copy(course).step()
     return next((act for act in acts if isinstance(act, Mean)), None)
-
-
-def _block(number: int) -> str:
-    return f"block/{number // ROUNDS_PER_BLOCK}"

@@ -20,6 +20,7 @@ from shoal.strategies import (
     ROUNDS_PER_BLOCK,
     Act,
     Acts,
+    Anchor,
     AskGroup,
     Await,
     Begin,
@@ -27,6 +28,7 @@ from shoal.strategies import (
     JoinGroups,
     LeaveGroups,
     Mean,
+    OuterStep,
     TakeIn,
     Tell,
     Update,
@@ -40,6 +42,7 @@ from shoal.train.early_means import EarlyMeans
 from shoal.train.executor import AbstractExecutor
 from shoal.train.group_requests import GroupRequests
 from shoal.train.model_use import ModelUse
+from shoal.train.outer_steps import OuterSteps
 from shoal.train.piece_means import PieceMeans, sequence_of
 from shoal.workloads import check_scalable, steps_of_the_mean
 
@@ -87,6 +90,8 @@ class MeansExecutor(AbstractExecutor):
                         replica, self._means, self._awaited, lambda: mean_ahead(self.course)
                     )
                     replica.flat.before_access = self.settle
+        in_host_memory = self._delayed is not None
+        self._outer = OuterSteps(replica.flat, in_host_memory=in_host_memory)
         if definition.scale_adam:
             check_scalable(replica.optimizer)
 
@@ -100,6 +105,8 @@ class MeansExecutor(AbstractExecutor):
                 self.update()
             case Mean():
                 self._average_model(act)
+            case Anchor() | OuterStep():
+                self._outer.do(act, self.replica.flat.buffers)
             case AskGroup():
                 return self._ask(act, self.replica.stopwatch)
             case Tell():
@@ -156,7 +163,8 @@ class MeansExecutor(AbstractExecutor):
                 self._means.begin()
             self._awaited.begin()
             return
-        self._means.open(mean, () if self._state is None else self._state.gather())
+        state = [] if self._state is None else self._state.gather()
+        self._means.open(mean, [*state, *self._outer.averaged_in(mean)])
         self._means.begin()
         self._means.take_in_all()
         if self._state is not None:
@@ -201,6 +209,9 @@ class MeansExecutor(AbstractExecutor):
         def do(act: Act) -> object:
             if isinstance(act, AskGroup):
                 return self._ask(act, stopwatch)
+            if isinstance(act, OuterStep):
+                self._outer.do(act, flats)
+                return None
             assert isinstance(act, Mean)
             epoch = self.view.epoch
             self._average_copies(act, flats, stopwatch, wire)
@@ -216,14 +227,15 @@ class MeansExecutor(AbstractExecutor):
         if len(mean.members) < 2:
             return
         with stopwatch.span(SpanKind.EXCHANGE, mean.members, mean.reason):
-            for place, flat in enumerate(flats):
+            averaged = [*flats, *self._outer.averaged_in(mean)]
+            for place, flat in enumerate(averaged):
                 self.replica.communicator.group_average(
                     flat,
                     mean.members,
-                    sequence=sequence_of(mean, place, len(flats)),
+                    sequence=sequence_of(mean, place, len(averaged)),
                     weights=mean.weights,
                     channel=self._channel,
-                    wire=wire,
+                    wire=wire if place < len(flats) else None,
                 ).wait()
 
     def _count(self, mean: Mean) -> None:
@@ -280,7 +292,12 @@ class MeansExecutor(AbstractExecutor):
         if self._awaited is not None:
             self._awaited.close()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the course's state, and that of outer optimizers."""
+        return super().state_dict() | self._outer.state_dict()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, after the average under way has been taken in."""
         self.settle()
         super().load_state_dict(state)
+        self._outer.load_state_dict(state)

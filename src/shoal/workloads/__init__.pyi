@@ -21,6 +21,7 @@ from shoal.workloads.models import MODELS as MODELS
 from shoal.workloads.models import make_model as make_model
 from shoal.workloads.models import model_elements as model_elements
 from shoal.workloads.nets.deepfm import DeepFM as DeepFM
+from shoal.workloads.outer_sgd import OuterSGD as OuterSGD
 from shoal.workloads.recipes import Recipe as Recipe
 from shoal.workloads.recipes import default_model as default_model
 from shoal.workloads.recipes import default_recipe as default_recipe

@@ -40,6 +40,8 @@ CASES = [
     *((name, {}) for name in STRATEGIES),
     ("local-sgd", {"interval": 2}),
     ("local-sgd", {"interval": 2, "overlap": "next-steps"}),
+    ("diloco", {"interval": 2}),
+    ("diloco", {"interval": 2, "overlap": "next-steps"}),
     ("ds-sync", {"shuffle": "random", "interval": 2}),
     ("ds-sync", {"overlap": "next-steps"}),
     ("ripples", {"interval": 3, "overlap": "next-steps"}),

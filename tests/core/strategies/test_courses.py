@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.errors import UsageError
 from shoal.groups import Bipartite, UpdateRule, make_schedule
 from shoal.membership import View
 from shoal.strategies import STRATEGIES, AbstractCourse, Pairs, Setting, make_strategy
@@ -19,6 +20,7 @@ from shoal.strategies.acts import (
     Act,
     Acts,
     Adopt,
+    Anchor,
     AnswerPairs,
     AskGroup,
     Await,
@@ -30,6 +32,7 @@ from shoal.strategies.acts import (
     JoinGroups,
     LeaveGroups,
     Mean,
+    OuterStep,
     Pair,
     Pulled,
     SumGradients,
@@ -428,3 +431,43 @@ def test_the_last_to_leave_gives_everybody_the_final_weights() -> None:
     assert [deed for deed in found if isinstance(deed, Answer)] == [
         Answer(rank, 0, is_last=True, was_held=True) for rank in (0, 1, 2)
     ]
+
+
+# ---- outer steps ---------------------------------------------------------------------------------
+
+
+def test_an_outer_step_follows_each_mean() -> None:
+    it = course("diloco", interval=2, outer_lr=0.5, outer_momentum=0.8)
+    assert drawn(it.begin()) == [Anchor()]
+    acts = [act for _ in range(4) for act in drawn(it.step()) if not isinstance(act, Tell)]
+    assert [type(act) for act in acts] == [Update, Update, Mean, OuterStep] * 2
+    for mean, step in zip(acts[2::4], acts[3::4], strict=True):
+        assert step == OuterStep(mean.number, 0.5, 0.8)
+        assert not mean.outer
+
+
+def test_what_averages_hide_is_the_outer_step_too() -> None:
+    it = course("diloco", interval=1, overlap="next-steps")
+    (beside,) = [act[1] for act in drawn(it.step()) if isinstance(act, tuple)]
+    assert [type(act) for act in beside] == [Mean, OuterStep]
+
+
+def test_a_mean_that_did_not_happen_has_no_outer_step() -> None:
+    it = course("diloco", interval=1)
+    after = View(1, (0, 1, 3), (0, 0, 1), from_step=1)
+
+    def lose(act: Act) -> Any:
+        if isinstance(act, Mean):
+            it.on_view(after)
+            return CHANGED
+        return usual(act)
+
+    assert not any(isinstance(act, OuterStep) for act in drawn(it.step(), lose))
+    outer = [act.outer for _ in range(3) for act in drawn(it.step()) if isinstance(act, Mean)]
+    assert outer == [True, False, False], "members may differ until their first mean"
+
+
+def test_outer_steps_are_checked() -> None:
+    for options in ({"outer_lr": 0}, {"outer_momentum": 1.0}, {"overlap": "next-forward"}):
+        with pytest.raises(UsageError):
+            course("diloco", **options)

@@ -72,6 +72,7 @@ SYNCS: Final = (
     "ripples-static",
     "hierarchical-sgd",
     "local-sgd",
+    "diloco",
     "ripples",
     "ripples-random",
     "ds-sync,next-forward",

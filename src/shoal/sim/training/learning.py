@@ -92,6 +92,19 @@ class AbstractLearner(ABC):
     def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
         """Replace the state of the members' optimizers by its mean, weighted as in `average`."""
 
+    def anchor(self, rank: int) -> None:  # noqa: B027 - where only time counts
+        """Keep a worker's parameters as the point that its first outer step starts from."""
+
+    def outer_step(  # noqa: B027 - where only time counts
+        self, rank: int, learning_rate: float, momentum: float, *, copies: bool = False
+    ) -> None:
+        """Make a worker's outer step (`strategies.OuterStep`) from its parameters or its copy's."""
+
+    def average_outer(  # noqa: B027 - where only time counts
+        self, members: Sequence[int], shares: Sequence[float]
+    ) -> None:
+        """Replace the members' anchors and velocities by their means, weighted as in `average`."""
+
     @abstractmethod
     def copy(self, rank: int, wire: int = FLOAT32) -> None:
         """Take a copy of a worker's parameters, to be averaged while the worker learns on.

@@ -23,6 +23,7 @@ from shoal.strategies import (
     CHANGED,
     Act,
     Acts,
+    Anchor,
     AskGroup,
     Await,
     Begin,
@@ -30,6 +31,7 @@ from shoal.strategies import (
     JoinGroups,
     LeaveGroups,
     Mean,
+    OuterStep,
     TakeIn,
     Tell,
     Update,
@@ -63,8 +65,9 @@ class MeansExecutor(AbstractExecutor):
 
     @property
     def copies(self) -> int:
-        """What is averaged while computing goes on, and what that was before."""
-        return 2 if self._definition.is_delayed else 0
+        """What is averaged while computing goes on, what that was before, and outer optimizers."""
+        outer = 0 if self._definition.outer is None else 2
+        return outer + (2 if self._definition.is_delayed else 0)
 
     def prepare(self, world: World) -> None:
         """Let all workers begin."""
@@ -90,8 +93,11 @@ class MeansExecutor(AbstractExecutor):
 
     def _begin_course(self, rank: int) -> None:
         for act in self.courses[rank].begin():
-            assert isinstance(act, JoinGroups)
-            self._join(rank, act.config)
+            if isinstance(act, Anchor):
+                self._world.learner.anchor(rank)
+            else:
+                assert isinstance(act, JoinGroups)
+                self._join(rank, act.config)
 
     def _join(self, rank: int, config: GeneratorConfig) -> None:
         if self._generator is None:
@@ -181,6 +187,8 @@ class MeansExecutor(AbstractExecutor):
                 return self._delayed[rank].take_in(wait=act.wait)
             case Begin():
                 self._delayed[rank].begin(self.carry_out(rank, act.acts))
+            case OuterStep():
+                self._step_outer(rank, act)
             case AskGroup():
                 return self._ask(rank, self._times[rank])
             case Tell():
@@ -193,6 +201,12 @@ class MeansExecutor(AbstractExecutor):
             case _:
                 raise TypeError(act)
         return DONE
+
+    def _step_outer(self, rank: int, act: OuterStep) -> None:
+        if self._is_of_run(act.number):
+            self._world.learner.outer_step(
+                rank, act.learning_rate, act.momentum, copies=self._definition.is_delayed
+            )
 
     def _ask(self, rank: int, times: Times, lead: int = 0) -> Generator[int | Signal, Any, Group]:
         """Ask for a group; the worker began `lead` ago to ask, and waits until all are there."""
@@ -281,9 +295,9 @@ class MeansExecutor(AbstractExecutor):
 
     def _is_made(self, mean: Mean) -> bool:
         """Return whether there is anything to exchange."""
-        return len(mean.members) > 1 and self._is_of_run(mean)
+        return len(mean.members) > 1 and self._is_of_run(mean.number)
 
-    def _is_of_run(self, mean: Mean) -> bool:
+    def _is_of_run(self, number: tuple[int, int]) -> bool:
         """Return whether somebody trains in this round; all workers make as many steps.
 
         A run is the beginning of a longer training: what workers average when all of them have made
@@ -294,8 +308,8 @@ class MeansExecutor(AbstractExecutor):
             return True
         if attendance is not None:  # not all have made as many steps
             return attendance.is_anyone_training
-        _, number = mean.number
-        return number < self._world.steps // self._definition.interval
+        _, round_number = number
+        return round_number < self._world.steps // self._definition.interval
 
     def _exchange_pieces(
         self,
@@ -317,6 +331,7 @@ class MeansExecutor(AbstractExecutor):
             _shares(mean),
             copies=definition.is_delayed,
             state=definition.average_state,
+            outer=mean.outer,
         )
         self._end(mean)
         del self._meetings[key]

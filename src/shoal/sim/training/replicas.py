@@ -21,6 +21,7 @@ from shoal.sim.training.model import Layer, ModelSize
 from shoal.sim.training.served_weights import ServedWeights, WorkersModels, mean_of
 from shoal.transport import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.workloads import (
+    OuterSGD,
     averaged_state,
     batches,
     check_scalable,
@@ -96,6 +97,8 @@ class Replicas(AbstractLearner):
         """Holds for each worker what is averaged while it learns on."""
         self._copied: Tensor
         """The copies as they were when they were taken."""
+        self._outer: dict[int, OuterSGD] = {}
+        """The outer optimizer of each worker, where there are any."""
         self._recipe = recipe
         self._low_rank: LowRankMeans | None = None
         self._rank_share = rank_share
@@ -222,6 +225,26 @@ class Replicas(AbstractLearner):
                 mean = torch.einsum("m,m...->...", weights.to(values.dtype), values)
                 for each in kept:
                     each[name].copy_(mean)
+
+    def anchor(self, rank: int) -> None:
+        """Keep a worker's trained parameters as they are."""
+        self._outer[rank] = OuterSGD(self._rows[rank, : self._trained])
+
+    def outer_step(
+        self, rank: int, learning_rate: float, momentum: float, *, copies: bool = False
+    ) -> None:
+        """Make the outer step from the worker's parameters, or its copy's; statistics stay."""
+        row = self._rows_of(copies=copies)[rank, : self._trained]
+        self._outer[rank].step(row, learning_rate, momentum)
+
+    def average_outer(self, members: Sequence[int], shares: Sequence[float]) -> None:
+        """Replace the members' anchors and velocities by their weighted means."""
+        weights = _weights(members, shares)
+        outers = [self._outer[rank] for rank in members]
+        for kept in ([each.anchor for each in outers], [each.velocity for each in outers]):
+            mean = weights.to(kept[0].dtype) @ torch.stack(kept)
+            for each in kept:
+                each.copy_(mean)
 
     def copy(self, rank: int, wire: int = FLOAT32) -> None:
         """Take a copy of a worker's parameters, statistics included, rounded as `wire` says."""

@@ -243,16 +243,20 @@ class World:
         *,
         copies: bool = False,
         state: bool = False,
+        outer: bool = False,
     ) -> Process:
         """Let the members replace their parameters by their mean, with `shares` a weighted one.
 
         With `copies` these are the copies that the learner has taken. With `state` the optimizers'
-        state goes with them, of which nothing gets lost. What gets lost is left out of the mean,
+        state goes with them, of which nothing gets lost, and with `outer` the outer optimizers'
+        anchors and velocities, each as large as the model. What gets lost is left out of the mean,
         and nothing may get lost of a weighted one, as in real training.
         """
         learner, summand = self.learner, self._copies if copies else self._whole
         if state:
             summand = replace(summand, size=summand.size * (1 + learner.state_per_parameter))
+        if outer:
+            summand = replace(summand, size=summand.size + 2 * self._whole.size)
         if shares:
             summand = replace(summand, exact=True)
         elif self.loses_values and len(members) > 1:
@@ -262,6 +266,8 @@ class World:
         learner.average(members, shares, copies=copies)
         if state:
             learner.average_state(members, shares)
+        if outer:
+            learner.average_outer(members, shares)
         for rank, mean in zip(members, summand.values, strict=False):
             learner.replace_parameters(rank, mean, copies=copies)
 

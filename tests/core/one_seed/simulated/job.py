@@ -25,6 +25,7 @@ from shoal.membership import GoingOn, Quorum, View
 from shoal.session.joining import Meeting
 from shoal.session.services import Services
 from shoal.session.session import Session
+from shoal.strategies import OuterStep
 from simulated.faults import Faults
 from simulated.models import EPOCHS, FEATURES, GLOBAL_BATCH, SAMPLES, Line, OneForEach, values_of
 from simulated.stage import DEADLINE_S, KEY, ControlProcess
@@ -85,6 +86,8 @@ class Job:
         self.going_on = GoingOn(self.size, LONGEST_S) if is_patient else GoingOn()
         self.workers: list[Worker] = []
         self.views: dict[int, tuple[int, ...]] = {}
+        self.outer_steps: dict[tuple[int, int], object] = {}
+        """The outer optimizers after each outer step, by its number."""
         self.broken: list[str] = []
         self.endpoint = ""
         self.faults = Faults(self)
@@ -136,6 +139,7 @@ class Job:
         optimizer = shoal.DistributedOptimizer(
             inner, model, self.sync, check_every=3, **self.options
         )
+        self._note_outer_steps(optimizer)
         worker.steps[optimizer.num_steps] = values_of(model)
         for batch in self._batches(worker, optimizer, sampler):
             Time.sleep(self.random.expovariate(1 / 0.01))
@@ -196,6 +200,22 @@ class Job:
         )
         made.append(session)
         return session
+
+    def _note_outer_steps(self, optimizer: Any) -> None:
+        """Take note of a worker's outer steps: all come to the same anchor by one of a number."""
+        outer = getattr(optimizer._synchronizer, "_outer", None)
+        if outer is None:
+            return
+        do = outer.do
+
+        def noting(act: Any, flats: Any) -> None:
+            do(act, flats)
+            if isinstance(act, OuterStep):
+                own = [(each.anchor.tolist(), each.velocity.tolist()) for each in outer.optimizers]
+                if self.outer_steps.setdefault(act.number, own) != own:
+                    self.broken.append(f"two results of outer step {act.number}")
+
+        outer.do = noting
 
     def _note_view(self, view: View) -> None:
         """Take note of a view that a worker installs: there is one of each epoch."""

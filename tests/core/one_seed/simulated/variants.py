@@ -15,6 +15,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all-reduce, patient": {"sync": "all-reduce", "is_patient": True},
     "ripples, patient": {"sync": "ripples", "is_patient": True},
     "local-sgd": {"sync": "local-sgd"},
+    "diloco": {"sync": shoal.DiLoCo(interval=2)},
+    "diloco, next-steps": {"sync": shoal.DiLoCo(interval=2, overlap="next-steps")},
     "hierarchical-sgd": {"sync": "hierarchical-sgd"},
     "ripples-static": {"sync": "ripples-static"},
     "ripples-random": {"sync": "ripples-random"},
