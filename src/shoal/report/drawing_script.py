@@ -75,6 +75,7 @@ const Figures = (() => {
     diamond: (r) => `M${-1.3 * r} 0L0 ${-1.3 * r}L${1.3 * r} 0L0 ${1.3 * r}Z`,
     "triangle-up": (r) => `M${-1.2 * r} ${r}L0 ${-1.2 * r}L${1.2 * r} ${r}Z`,
     "triangle-down": (r) => `M${-1.2 * r} ${-r}L0 ${1.2 * r}L${1.2 * r} ${-r}Z`,
+    "triangle-right": (r) => `M${-r} ${-1.2 * r}L${1.2 * r} 0L${-r} ${1.2 * r}Z`,
     cross: (r) => `M${-r} ${-r / 3}H${-r / 3}V${-r}H${r / 3}V${-r / 3}H${r}V${r / 3}H${r / 3}`
       + `V${r}H${-r / 3}V${r / 3}H${-r}Z`,
     x: (r) => `M${-r} ${-r}L${r} ${r}M${r} ${-r}L${-r} ${r}`,

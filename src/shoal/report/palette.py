@@ -28,6 +28,7 @@ STRATEGY_COLORS = (
     ("#941C00", "#EA5414"),
     ("#467BFF", "#CBE6FF"),
     ("#7D00FD", "#A7381A"),
+    ("#1A0026", "#B2B1B1"),
 )
 """(on light, on dark), in the order in which strategies that have none of their own get them."""
 
@@ -43,6 +44,7 @@ SYMBOLS = (
     "x",
     "pentagon",
     "hexagram",
+    "triangle-right",
 )
 
 HOME_SLOTS = {word: slot for slot, word in enumerate(STRATEGIES)}
