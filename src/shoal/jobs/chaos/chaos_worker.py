@@ -117,7 +117,7 @@ class _Training:
         self._optimizer.step()
         self._made += 1
         self._states[self._optimizer.num_steps] = self._state()
-        (self._notes.folder / f"steps-{self._session.rank}").write_bytes(b"%d" % self._made)
+        self._notes.write(f"steps-{self._session.rank}", b"%d" % self._made)
 
     def finish(self) -> None:
         """End the training with the mean of all models."""
