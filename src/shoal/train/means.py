@@ -164,7 +164,8 @@ class MeansExecutor(AbstractExecutor):
             self._awaited.begin()
             return
         state = [] if self._state is None else self._state.gather()
-        self._means.open(mean, [*state, *self._outer.averaged_in(mean)])
+        outer = self._outer.averaged_in(mean)
+        self._means.open(mean, [*state, *outer], self._outer.num_tensors - len(outer))
         self._means.begin()
         self._means.take_in_all()
         if self._state is not None:
@@ -232,7 +233,7 @@ class MeansExecutor(AbstractExecutor):
                 self.replica.communicator.group_average(
                     flat,
                     mean.members,
-                    sequence=sequence_of(mean, place, len(averaged)),
+                    sequence=sequence_of(mean, place, len(flats) + self._outer.num_tensors),
                     weights=mean.weights,
                     channel=self._channel,
                     wire=wire if place < len(flats) else None,

@@ -43,6 +43,11 @@ class OuterSteps:
             at = HOST if self._in_host_memory else flat.device
             self.optimizers.append(OuterSGD(flat[trained].to(at)))
 
+    @property
+    def num_tensors(self) -> int:
+        """The number of tensors that `averaged_in` returns, if any."""
+        return 2 * len(self.optimizers)
+
     def averaged_in(self, mean: Mean) -> list[Tensor]:
         """Return the anchors and velocities that are averaged in `mean` with the parameters."""
         if not mean.outer:

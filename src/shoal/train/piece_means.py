@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def sequence_of(mean: Mean, place: int, count: int) -> int:
-    """Return the number by which all members know the part at `place`, of `count`, of a mean."""
+    """Return the number by which all members know the part at `place` of a mean.
+
+    No mean has more than `count` parts.
+    """
     epoch, number = mean.number
     return epoch << 32 | number * count + place
 
@@ -44,13 +47,17 @@ class PieceMeans:
         self._parts: list[tuple[Tensor, Layers | None]] = []
         self._works: dict[int, Work] = {}
 
-    def open(self, mean: Mean, state: Sequence[Tensor] = ()) -> None:
-        """Let the next mean be `mean`, of every piece and of flat tensors of the `state`."""
+    def open(self, mean: Mean, state: Sequence[Tensor] = (), num_more: int = 0) -> None:
+        """Let the next mean be `mean`, of every piece and of flat tensors of the `state`.
+
+        Other means may have `num_more` parts more.
+        """
         self._cut.settle_order()
         self._mean, self._works = mean, {}
         pieces = zip((piece.memory for piece in self.pieces), self._cut.layers, strict=True)
         whole = ((flat, None) for flat in self._replica.flat.buffers)
         self._parts = [*(whole if self._is_whole else pieces), *((flat, None) for flat in state)]
+        self._most = len(self._parts) + num_more
 
     def begin(self, places: Iterable[int] | None = None) -> None:
         """Start the means of the parts at `places` (default: all), in that order."""
@@ -61,7 +68,7 @@ class PieceMeans:
                 self._works[place] = self._replica.communicator.group_average(
                     memory,
                     mean.members,
-                    sequence=sequence_of(mean, place, len(self._parts)),
+                    sequence=sequence_of(mean, place, self._most),
                     weights=mean.weights,
                     channel=self._channel,
                     layers=layers,

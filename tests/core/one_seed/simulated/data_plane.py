@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging, WorkerLost
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
 from simulated.stand_ins import Time, _end
 from simulated.world import Process, world
 
@@ -211,6 +211,7 @@ class Communicator:
     def go_on_in(self, view: View) -> None:
         self.view = view
         self._num_sums = 0
+        self._used: set[tuple[Any, ...]] = set()
         self._numbers: dict[Any, int] = defaultdict(int)
 
     def stats(self) -> None:
@@ -276,6 +277,9 @@ class Communicator:
             buffer.copy_(total / sum(shares))
 
         name = ("mean", tuple(members), channel, sequence)
+        if (used := (self.view.epoch, *name)) in self._used:
+            raise UsageError(f"Number {sequence} of this conversation has been used.")
+        self._used.add(used)
         return self._gather(name, members, buffer, finish)
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
