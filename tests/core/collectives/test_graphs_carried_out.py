@@ -100,9 +100,7 @@ def carry_out(members: Sequence[Member], seed: int) -> None:
 
 def in_place(made: Sequence[MessageGraph], buffers: Sequence[Buffer], seed: int) -> None:
     """Carry out graphs that have one buffer each."""
-    carry_out(
-        [Member(graph, each, each) for graph, each in zip(made, buffers, strict=True)], seed
-    )
+    carry_out([Member(graph, each, each) for graph, each in zip(made, buffers, strict=True)], seed)
 
 
 def per_host_of(size: int) -> int:
@@ -205,9 +203,7 @@ def test_everyone_gets_everyones_part(parts: list[int], by_host: bool, seed: int
 
 
 @given(sizes, st.data(), seeds)
-def test_each_gets_its_part_of_everyones_buffer(
-    size: int, data: st.DataObject, seed: int
-) -> None:
+def test_each_gets_its_part_of_everyones_buffer(size: int, data: st.DataObject, seed: int) -> None:
     rows = st.lists(st.integers(0, 12), min_size=size, max_size=size)
     table = [data.draw(rows) for _ in range(size)]
     columns = [[row[me] for row in table] for me in range(size)]
@@ -239,9 +235,7 @@ def test_a_transfer_moves_one_buffer(
 
 def test_a_graph_that_counts_one_twice_is_found() -> None:
     made = [graphs.all_reduce(3, me, 9, PIECE) for me in range(3)]
-    twice = MessageGraph(
-        (*made[0].outgoing, made[0].outgoing[0]), made[0].incoming, made[0].gates
-    )
+    twice = MessageGraph((*made[0].outgoing, made[0].outgoing[0]), made[0].incoming, made[0].gates)
     buffers = [own(me, 9) for me in range(3)]
     with pytest.raises(AssertionError, match="as many are sent as are expected"):
         in_place([twice, *made[1:]], buffers, 1)
