@@ -181,10 +181,12 @@ def test_both_executors_do_what_the_acts_say(
 ) -> None:
     real = Real(name, options, steps)
     wanted = [_means(log) for log in real.logs]
+    outer = getattr(real.definition, "outer", None)
+    most = 1 if outer is None else 3  # an anchor and a velocity travel with some means
     for communicator, means in zip(real.communicators, wanted, strict=True):
         assert isinstance(communicator, ThreadCommunicator)
         assert communicator.means == [
-            (members, epoch << 32 | number) for members, (epoch, number) in means
+            (members, epoch << 32 | number * most) for members, (epoch, number) in means
         ]
     assert real.updates == list(steps), "each step has one local update"
     together = sorted({(number, members) for means in wanted for members, number in means})
