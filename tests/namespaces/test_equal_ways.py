@@ -37,10 +37,15 @@ def sums(network: RoutedNetwork, **settings: str) -> list[dict[str, Any]]:
 def test_routers_name_themselves_by_their_distance() -> None:
     with routed_network() as network:
         with inside(network.hosts[0].path):
-            found = routers_towards(HOSTS[0], HOSTS[1], 5000)
+            middles: set[str] = set()
+            for _ in range(4):  # once in 128 times all eight ports lead the same way
+                found = routers_towards(HOSTS[0], HOSTS[1], 5000)
+                middles |= set(found[1])
+                if len(middles) == len(MIDDLES):
+                    break
             assert routers_towards(HOSTS[0], "10.79.0.1", 5000) == []  # next to this host
         assert found[0] == ["10.79.0.1"]
-        assert found[1] == sorted(MIDDLES)
+        assert middles == set(MIDDLES)
         assert len(found[2]) in (1, 2)  # the last one, at one or both of its addresses
         assert len(found) == 3
 
