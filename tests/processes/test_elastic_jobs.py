@@ -344,7 +344,10 @@ def learn_alike(sync: str, *, loses: bool) -> tuple[list[float], int]:
     return weights, epoch
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "all-reduce, low_rank=1"])
+@pytest.mark.parametrize(
+    "sync",
+    seldom(["all-reduce", "all-reduce, low_rank=1"], often=["all-reduce, low_rank=1"]),
+)
 def test_what_was_handed_in_weighs_as_much_among_fewer(run_workers: RunWorkers, sync: str) -> None:
     whole = run_workers(partial(learn_alike, loses=False), 4, sync, initialize=False)
     results = run_workers(

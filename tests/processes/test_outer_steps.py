@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import shoal
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -99,7 +100,7 @@ def train(*, resumes: bool) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("resumes", [False, True], ids=["at once", "from a checkpoint"])
+@pytest.mark.parametrize("resumes", seldom([False, True], often=[True]))
 def test_it_is_the_algorithm(run_workers: RunWorkers, resumes: bool) -> None:
     results = run_workers(partial(train, resumes=resumes), WORKERS, initialize=False)
     expected = in_one_process()
@@ -122,7 +123,7 @@ def lose_one(overlap: str) -> tuple[list[float], list[float], int]:
     return found
 
 
-@pytest.mark.parametrize("overlap", ["none", "next-steps"])
+@pytest.mark.parametrize("overlap", seldom(["none", "next-steps"], often=["next-steps"]))
 def test_outer_optimizers_stay_alike_when_a_worker_dies(
     run_workers: RunWorkers, overlap: str
 ) -> None:
