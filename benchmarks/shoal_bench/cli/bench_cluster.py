@@ -35,11 +35,12 @@ def run_plan(plan: SuitePlan, path: Path | None, *, quick: bool, again: bool) ->
     file = _open_file(path)
     ran: set[Key] = set()
 
-    def run(job: SuitePart, progress: PartsProgress) -> Outcome:
+    def run(job: SuitePart, file: ClusterFile, progress: PartsProgress) -> Outcome:
         def on_tick(elapsed_s: float) -> None:
             progress.note(job.summary, elapsed_s / job.seconds(quick=quick))
 
-        return run_job(job, default_cache_dir(), on_tick)
+        seconds = plan.seconds_of(job, file.outcomes)
+        return run_job(job, default_cache_dir(), on_tick, seconds=seconds)
 
     while jobs := left_to_do(plan, file, ran=ran, again=again):
         file = _go_through(jobs, file, path, run, quick=quick)
@@ -67,7 +68,7 @@ def run_studies(
         raise UsageError(f"{', '.join(studies)}: too long for a quick look; leave --quick out.")
     left = parts if again else left_to_try(parts, file)
 
-    def run(part: TrialPart, _progress: PartsProgress) -> Trial:
+    def run(part: TrialPart, _file: ClusterFile, _progress: PartsProgress) -> Trial:
         return run_trial(part.key, part.variant, default_cache_dir())
 
     file = _go_through(left, file, path, run, quick=quick)
@@ -80,7 +81,7 @@ def _go_through(
     parts: Sequence[P],
     file: ClusterFile,
     path: Path | None,
-    run: Callable[[P, PartsProgress], Outcome | Trial],
+    run: Callable[[P, ClusterFile, PartsProgress], Outcome | Trial],
     *,
     quick: bool,
 ) -> ClusterFile:
@@ -98,7 +99,12 @@ def _go_through(
         if parts:
             load_transport()  # compiles it where that has not been done
         return run_parts(
-            parts, file, lambda part: run(part, progress), progress, save, describe_environment
+            parts,
+            file,
+            lambda part, file: run(part, file, progress),
+            progress,
+            save,
+            describe_environment,
         )
 
 

@@ -32,9 +32,12 @@ def run_job(
     part: SuitePart,
     data_directory: Path | None = None,
     on_tick: Callable[[float], None] = lambda _elapsed_s: None,
+    *,
+    seconds: float | None = None,
 ) -> Outcome:
     """Return the outcome; a contender that does not work is an outcome, too.
 
+    The job is ended after `seconds`, None: after the task's.
     `data_directory` is where data sets are cached, None: the default. Raises only what is not the
     contender's fault.
     """
@@ -42,14 +45,17 @@ def run_job(
         return Outcome(key=part.key, skipped=obstacle)
     used = version(part.contender.library.package).partition("+")[0]
     try:
-        figures = _figures(part, data_directory, on_tick)
+        figures = _figures(part, data_directory, on_tick, seconds or part.task.seconds)
     except ShoalError as error:
         return Outcome(key=part.key, version=used, failed=str(error))
     return Outcome(key=part.key, version=used, figures=figures)
 
 
 def _figures(
-    part: SuitePart, data_directory: Path | None, on_tick: Callable[[float], None]
+    part: SuitePart,
+    data_directory: Path | None,
+    on_tick: Callable[[float], None],
+    seconds: float,
 ) -> Figures:
     task = part.task
     dataset = load_dataset(task.dataset, data_directory)
@@ -69,7 +75,7 @@ def _figures(
             lab.begin()
             lab.fabric.take_lateness()
             sent, before = _sent_bytes(lab, task.workers), processor_ticks()
-            crew.train(task.seconds, on_tick)
+            crew.train(seconds, on_tick)
             seen = Seen(
                 sent_bytes=_sent_bytes(lab, task.workers) - sent,
                 processors_busy=busy_share(before),
@@ -78,7 +84,7 @@ def _figures(
             )
         torch.set_num_threads(os.cpu_count() or 1)  # nobody else computes any more
         records = [read_record(Path(directory), rank) for rank in range(task.workers)]
-        return figures_of(records, Judge(task, dataset), task, seen)
+        return figures_of(records, Judge(task, dataset), task, seen, seconds)
 
 
 def _sent_bytes(lab: Lab, workers: int) -> int:

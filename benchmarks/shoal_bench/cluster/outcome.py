@@ -39,6 +39,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     seconds_to_target: float | None
     """The seconds to the target; null if the averaged model did not get there in the job's time."""
 
+    ended_s: float | None = None
+    """The seconds after which the job was ended, being too slow; null where it had all its time."""
+
     final_loss: Figure
     """The loss of the averaged model, at the end of the job's time."""
 
@@ -105,13 +108,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     says: list[str]
 
 
-def figures_of(records: Sequence[Record], judge: Judge, task: Task, seen: Seen) -> Figures:
-    """Return what the job came to whose workers left `records`, by rank."""
-    curve = curve_of(records, judge.loss, np.linspace(0.0, task.seconds, task.looks + 1))
-    last = np.stack([record.model_at(task.seconds) for record in records])
-    step_ms = 1000 * np.concatenate([_durations(record, task.seconds) for record in records])
+def figures_of(
+    records: Sequence[Record], judge: Judge, task: Task, seen: Seen, seconds: float
+) -> Figures:
+    """Return what the job came to whose workers left `records`, by rank, in so many seconds."""
+    looks = np.linspace(0.0, task.seconds, task.looks + 1)
+    curve = curve_of(records, judge.loss, looks[looks <= seconds])
+    last = np.stack([record.model_at(seconds) for record in records])
+    step_ms = 1000 * np.concatenate([_durations(record, seconds) for record in records])
     return Figures(
         seconds_to_target=time_to(curve, task.target_loss),
+        ended_s=seconds if seconds < task.seconds else None,
         final_loss=curve[-1][1],
         final_accuracy=judge.accuracy(last.mean(axis=0)),
         consensus_distance=consensus_distance(last),

@@ -131,6 +131,8 @@ def _own_rows(scenario: ClusterScenario, entry: ContenderRuns, target_loss: floa
     case = f"{scenario.name}, {entry.contender}"
     runs = list(entry.runs.values())
     reached = f"{entry.arrivals} of {len(runs)} met it"
+    if ended := [f"{run.ended_s:.0f}" for run in runs if run.ended_s and not run.seconds_to_target]:
+        reached += f", ended at {', '.join(ended)} s"
 
     def row(metric: str, unit: str, value_of: Callable[[Figures], float]) -> Row:
         return figure(case, metric, unit, [value_of(run) for run in runs])

@@ -19,7 +19,7 @@ from shoal_bench.cluster.contenders import CONTENDERS, Contender, Side
 from shoal_bench.cluster.outcome import Key
 from shoal_bench.cluster.outcome_rows import BENCH, ContenderRuns, entries_of, rows_of
 from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
-from shoal_bench.cluster.search import closer_looks, finals, first_looks
+from shoal_bench.cluster.search import closer_looks, finals, first_looks, look_seconds
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
 from shoal_bench.cluster.trials.trial_rows import rows_of_trials
@@ -89,6 +89,13 @@ class SuitePlan:
                 for scenario in self.scenarios
                 for contender, repeat in choose(self.contenders, self._ran(scenario, outcomes))
             ]
+
+    def seconds_of(self, job: SuitePart, outcomes: Sequence[Outcome]) -> float:
+        """Return how long `job` lasts: a search ends looks at what `outcomes` show to be slow."""
+        if not self.is_search or job.repeat:
+            return job.task.seconds
+        ran = self._ran(job.scenario, outcomes)
+        return look_seconds(job.contender, ran, job.task.seconds)
 
     def _ran(self, scenario: ClusterScenario, outcomes: Sequence[Outcome]) -> list[ContenderRuns]:
         """Return what has run in `scenario` so far, on its task of today."""
@@ -192,15 +199,18 @@ def left_to_do(
 def run_parts(
     parts: Sequence[P],
     file: ClusterFile,
-    run: Callable[[P], Outcome | Trial],
+    run: Callable[[P, ClusterFile], Outcome | Trial],
     shows: Shows,
     save: Callable[[ClusterFile], None],
     environment: Callable[[], Environment],
 ) -> ClusterFile:
-    """Let `run` make all jobs, or trials, save the file after each of them, and return it."""
+    """Let `run` make all jobs, or trials, save the file after each of them, and return it.
+
+    It is told what the file holds by then.
+    """
     for part in parts:
         shows.begin(part)
-        result = run(part)
+        result = run(part, file)
         for what in ("skipped", "failed"):
             if why := getattr(result, what, ""):
                 shows.say(f"{part.name}: {part.summary} {what}: {why}")

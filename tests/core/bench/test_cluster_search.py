@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -64,13 +65,16 @@ class Search:
 class Chance(Search):
     """Contenders of chance speeds, each run of one another."""
 
+    noise = 0.2
+    """The share by which runs of one contender differ from its speed."""
+
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._draw = random.Random(seed)
         self._speed = {name: self._draw.uniform(20, 90) for name in SETTINGS}
 
     def take(self, name: str, repeat: int) -> Figures:
-        seconds = self._speed[name] * self._draw.uniform(0.8, 1.2)
+        seconds = self._speed[name] * self._draw.uniform(1 - self.noise, 1 + self.noise)
         return figures(seconds if seconds < 60 else None, self._draw.uniform(1, 3))
 
 
@@ -94,6 +98,50 @@ def test_the_best_of_either_side_have_all_their_runs(seed: int) -> None:
     assert search.runs(NAMED) == REPEATS
     assert search.runs("alone") == 1
     assert len(search.ran) < len(SETTINGS) + 40
+
+
+class Steady(Chance):
+    noise = 0.1
+
+
+class Ended(Steady):
+    """Each job lasts only as long as the plan says."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.lasted: dict[tuple[str, int], float] = {}
+
+    def round(self) -> list[SuitePart]:
+        jobs = left_to_do(self.plan, self.file)
+        for job in jobs:
+            lasts = self.plan.seconds_of(job, self.file.outcomes)
+            self.lasted[job.summary, job.repeat] = lasts
+            self.ran.append((job.summary, job.repeat))
+            made = self.take(job.summary, job.repeat)
+            if (made.seconds_to_target or math.inf) > lasts:
+                made = figures(None, made.final_loss)
+            outcome = Outcome(key=job.key, figures=made)
+            self.file = self.file.with_result(self.file.environment, outcome)
+        return jobs
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ending_slow_looks_early_changes_nobody_who_is_compared(seed: int) -> None:
+    whole, ended = Steady(seed), Ended(seed)
+    whole.finish()
+    ended.finish()
+    assert ended.ran == whole.ran
+    finalists = {name for name, repeat in ended.ran if repeat}
+    of_whole, of_ended = (
+        {each.contender: each for each in entries_of(search.file.outcomes, "clean", SIDES)}
+        for search in (whole, ended)
+    )
+    for name in finalists:
+        assert of_ended[name].runs == of_whole[name].runs, name
+    short = {each: lasted for each, lasted in ended.lasted.items() if lasted < 60}
+    assert short
+    assert all(repeat == 0 for _, repeat in short)
+    assert not {(NAMED, 0), ("alone", 0)} & short.keys()
 
 
 class Fixed(Search):

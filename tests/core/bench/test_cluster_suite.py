@@ -203,7 +203,7 @@ class Clockwork:
         self.ran: list[tuple[str, str, int]] = []
         self._fails_at = fails_at
 
-    def run(self, job: SuitePart) -> Outcome:
+    def run(self, job: SuitePart, _file: ClusterFile) -> Outcome:
         if len(self.ran) == self._fails_at:
             raise KeyboardInterrupt
         self.ran.append((job.name, job.summary, job.repeat))

@@ -427,7 +427,7 @@ def test_trials_that_failed_are_tried_again_and_others_are_not(tmp_path: Path) -
     parts = make_trials(["dlcp"], quick=True)[:3]
     shows = Silent()
 
-    def run(part: TrialPart) -> Trial:
+    def run(part: TrialPart, _file: ClusterFile) -> Trial:
         if part is parts[1]:
             return Trial(key=part.key, failed="it broke")
         return Trial(key=part.key, figures=figures(100.0))
@@ -444,7 +444,7 @@ def test_trials_that_failed_are_tried_again_and_others_are_not(tmp_path: Path) -
     again = run_parts(
         [parts[1]],
         made,
-        lambda part: Trial(key=part.key, figures=figures(200.0)),
+        lambda part, _file: Trial(key=part.key, figures=figures(200.0)),
         shows,
         save,
         describe_environment,
