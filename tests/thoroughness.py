@@ -14,7 +14,7 @@ ONE_OF_EACH: Final = ("all-reduce", "ds-sync", "ripples", "ad-psgd", "ps-asp")
 """A strategy of each family: those of one family share their course and its executors."""
 
 _IS_ALL = os.environ.get("SHOAL_TEST_ALL") == "1"
-_SHARE = 8
+_SHARE = 12
 
 
 def examples(count: int, share: int = _SHARE) -> int:

@@ -44,7 +44,7 @@ def test_a_fault_fires_in_its_phase_and_the_others_go_on(text: str) -> None:
 @pytest.mark.timeout(300)
 def test_a_fault_that_nobody_came_to_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     start = _Job._start
-    monkeypatch.setattr(injector, "_TRAINS_S", 8.0)
+    monkeypatch.setattr(injector, "_TRAINS_S", 4.0)
     monkeypatch.setattr(_Job, "_start", lambda job, rank: rank < SIZE and start(job, rank))
     row = strike(case_of("all-reduce/newcomer/joining/kill/0"))
     assert not row.fired

@@ -195,7 +195,7 @@ STRATEGIES += ("ad-psgd", "ps-bsp", "ps-asp")
     ("sync", "num_loaders", "seed"),
     seldom(
         [(sync, *way) for sync in STRATEGIES for way in WAYS],
-        often=[("ripples", 2, 3)],
+        often=[],
     ),
 )
 def test_means_of_a_job_with_a_death_and_a_join_have_every_sample_once_an_epoch(

@@ -239,13 +239,13 @@ def test_a_worker_that_leaves_in_the_middle_is_named_to_those_that_need_it(
     ("victim", "phase", "sync", "transport"),
     [
         (1, "step", "ps-asp", "gloo"),
-        (1, "step", "ripples", "gloo"),
+        pytest.param(1, "step", "ripples", "gloo", marks=pytest.mark.long),
         (0, "step", "ripples", "shoal"),
         pytest.param(0, "step", "local-sgd", "gloo", marks=pytest.mark.long),
         pytest.param(1, "step", "ad-psgd", "gloo", marks=pytest.mark.long),
         pytest.param(0, "step", "ad-psgd", "shoal", marks=pytest.mark.long),
         pytest.param(1, "average", "all-reduce", "gloo", marks=pytest.mark.long),
-        (0, "average", "ripples", "gloo"),
+        pytest.param(0, "average", "ripples", "gloo", marks=pytest.mark.long),
     ],
 )
 def test_the_mean_of_all_models_cannot_be_made_without_one_that_has_left(

@@ -62,7 +62,7 @@ def train(
     return parameters.tolist(), float(loss.detach()), num_bytes
 
 
-@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
 def test_replicas_stay_alike_and_hiding_sums_changes_nothing(
     run_workers: RunWorkers, transport: str
 ) -> None:

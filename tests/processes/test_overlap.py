@@ -104,9 +104,7 @@ GROUPS["others"] = [
         itertools.product(SYNCS, ("gloo", "shoal"), GROUPS),
         often=[
             ("all-reduce", "shoal", "first"),
-            ("low rank", "shoal", "second"),
             ("ds-sync", "shoal", "first"),
-            ("local-sgd", "gloo", "second"),
             ("ps-bsp", "shoal", "second"),
         ],
     ),

@@ -46,7 +46,7 @@ def pool() -> Iterator[WorkerPool]:
             ("all-reduce", "ps-bsp", "ds-sync", "ripples-static", "local-sgd"), ("mlp", "resnet8")
         ),
         often=[
-            ("all-reduce", "resnet8"),
+            ("all-reduce", "mlp"),
             ("ps-bsp", "mlp"),
             ("ds-sync", "mlp"),
             ("ripples-static", "mlp"),

@@ -212,6 +212,7 @@ def test_networks_are_what_their_comments_say(network: str) -> None:
     assert hierarchical.options["per_host"] == math.isqrt(workers)
 
 
+@pytest.mark.long  # test_reproduce_combined.py runs such a command, too
 def test_the_command_trains_and_writes_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

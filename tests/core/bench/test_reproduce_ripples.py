@@ -151,6 +151,7 @@ def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
     assert again[1].result.digest != again[0].result.digest
 
 
+@pytest.mark.long
 def test_a_hosts_link_and_software_are_varied_where_they_are_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_hosts_link_and_software_are_varied_where_they_are_not_known(
         assert at[worker, strategy, overlap] < at[worker, strategy, None]
 
 
+@pytest.mark.long  # test_reproduce_combined.py runs such a command, too
 def test_the_command_writes_tables_runs_and_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,7 +273,7 @@ def test_where_packets_get_lost_nothing_else_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "bound"), seldom([("direct", 0.05), ("ring", 0.15)], often=[("ring", 0.15)])
+    ("algorithm", "bound"), seldom([("direct", 0.05), ("ring", 0.15)], often=[])
 )
 def test_an_all_reduce_repairs_less_than_if_every_message_stood_alone(
     algorithm: str, bound: float
