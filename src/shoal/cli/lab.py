@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,12 +18,14 @@ from shoal.cli.lab_check import check
 from shoal.cli.options import (
     READER_IS_GONE,
     ExampleOption,
+    WatchOption,
     file_or_example,
     require_writable,
 )
 from shoal.errors import UsageError
 from shoal.jobs import indented_json, write_whole
 from shoal.report import output_console
+from shoal.watch import WATCH_VARIABLE, watch_address
 
 if TYPE_CHECKING:
     from shoal.lab import CableCounts
@@ -55,21 +58,35 @@ def run(
     stats: Annotated[
         Path | None, typer.Option(help="Write what the switches counted here as JSON.")
     ] = None,
+    watch: WatchOption = None,
 ) -> None:
     """Start a lab and run a command for each of its workers.
 
     The lab ends with the command, which finds its rank and the others in the environment, as under
     torchrun.
     """
-    from shoal.lab import Lab, cable_counts, check_command, have_rights, run_workers
+    from shoal.lab import (
+        Lab,
+        PortForward,
+        cable_counts,
+        check_command,
+        have_rights,
+        listen,
+        run_workers,
+    )
     from shoal.scenario import read_spec
 
     require_writable(stats)
     first, command = (None, words) if example else (Path(words[0]), words[1:])
     wanted = read_spec(file_or_example(first, example, "a lab"))
     check_command(command)
-    have_rights(sys.argv[1:])
-    with Lab(wanted) as lab:
+    shown_at = watch_address(watch, os.environ)
+    listener = None if shown_at is None else listen(shown_at.host, shown_at.port)
+    have_rights(sys.argv[1:], listener)
+    with Lab(wanted) as lab, ExitStack() as shown:
+        if listener is not None:
+            shown.enter_context(PortForward(listener, [host.path for host in lab.hosts]))
+            os.environ[WATCH_VARIABLE] = str(listener.getsockname()[1])
         try:
             code = run_workers(lab, command)
         except BrokenPipeError:  # as any command that is ended by SIGPIPE

@@ -33,6 +33,8 @@ from shoal.lab.network.namespaces import obstacle as obstacle
 from shoal.lab.network.shaper import FRAME_BYTES as FRAME_BYTES
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES as HOST_QUEUE_BYTES
 from shoal.lab.network.shaper import shape_lines as shape_lines
+from shoal.lab.port_forward import PortForward as PortForward
+from shoal.lab.port_forward import listen as listen
 from shoal.lab.relay import Relay as Relay
 from shoal.lab.relay import write_all as write_all
 from shoal.lab.resident.visit import bring_up as bring_up

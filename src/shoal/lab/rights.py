@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Final
 
 from shoal.errors import ResourceError
 from shoal.lab.network.fabric import why_not
+from shoal.lab.port_forward import hand_on
 
 _ENTER: Final = ("unshare", "--user", "--net", "--map-root-user", "--")
 _SECONDS: Final = 10.0
@@ -31,13 +33,16 @@ def launcher() -> list[str]:
     return list(_ENTER)
 
 
-def have_rights(arguments: Sequence[str]) -> None:
+def have_rights(arguments: Sequence[str], listener: socket.socket | None = None) -> None:
     """Return if this process may build a lab; else start it again, where it may.
 
-    `arguments` are those of the command line. Raises `ResourceError` if neither is allowed.
+    `arguments` are those of the command line; a `listener` is handed on. Raises `ResourceError` if
+    neither is allowed.
     """
     prefix = launcher()
     if prefix:
+        if listener is not None:
+            hand_on(listener)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execvp(prefix[0], [*prefix, sys.executable, "-P", "-m", "shoal.cli", *arguments])
