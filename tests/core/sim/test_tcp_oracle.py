@@ -38,7 +38,7 @@ SEEN: Counter[str] = Counter()
     reordering=st.sampled_from([1, 3]),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120, share=8), deadline=None)
 def test_every_flow_takes_the_same_course(
     flows: list[tuple[int, int, int, int]],
     loss: float,
