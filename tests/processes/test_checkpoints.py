@@ -42,7 +42,7 @@ def train(folder: str, sync: str, dies_at: int | None) -> dict[str, Any]:
         for indices in sampler:
             optimizer.zero_grad()
             model(torch.tensor(indices)).mean().backward()
-            assert model.weight.grad is not None
+            assert model.weight.grad is not None  # all workers' under all-reduce, else its own
             steps[optimizer.num_steps] = model.weight.grad.flatten().nonzero().flatten().tolist()
             optimizer.step()
             if optimizer.num_steps == dies_at:
@@ -56,25 +56,34 @@ def train(folder: str, sync: str, dies_at: int | None) -> dict[str, Any]:
     return {"loaded": loaded, "steps": steps, "model": model.weight.detach().flatten().tolist()}
 
 
+PARTS = {
+    "all-reduce": [""],
+    "ps-bsp": [".view-0.part-0-of-2", ".view-0.part-1-of-2"],
+}
+"""The parts of a checkpoint of two workers."""
+
+
+@pytest.mark.parametrize("sync", PARTS)
 @pytest.mark.parametrize("size", seldom([1, 2, 3], often=[3]))
 def test_a_job_that_died_goes_on_from_its_checkpoint(
-    run_workers: RunWorkers, tmp_path: Path, size: int
+    run_workers: RunWorkers, tmp_path: Path, size: int, sync: str
 ) -> None:
-    whole = run_workers(train, 2, str(tmp_path / "whole"), "all-reduce", None, initialize=False)
+    whole = run_workers(train, 2, str(tmp_path / "whole"), sync, None, initialize=False)
     folder = tmp_path / "died"
     folder.mkdir()
-    run_workers(train, 2, str(folder), "all-reduce", 7, may_die=(0, 1), initialize=False)
-    before = eval((folder / "steps 0").read_text())
+    run_workers(train, 2, str(folder), sync, 7, may_die=(0, 1), initialize=False)
+    before = [eval((folder / f"steps {rank}").read_text()) for rank in range(2)]
     assert sorted(path.name for path in folder.glob("step-*")) == [
-        "step-000000000004.pt",
-        "step-000000000006.pt",
+        f"step-{step:012}{part}.pt" for step in (4, 6) for part in PARTS[sync]
     ]
-    results = run_workers(train, size, str(folder), "all-reduce", None, initialize=False)
+    results = run_workers(train, size, str(folder), sync, None, initialize=False)
     assert [each["loaded"] for each in results] == [6] * size
-    steps = results[0]["steps"]
-    assert all(each["steps"] == steps for each in results)
-    counted = [*(before[step] for step in range(6)), *steps.values()]
-    times = Counter(index for each in counted for index in each)
+    own = [{step: of[step] for step in range(6)} for of in before]
+    steps = [each["steps"] for each in results]
+    if sync == "all-reduce":
+        assert all(each == steps[0] for each in steps)
+        own, steps = own[:1], steps[:1]
+    times = Counter(index for each in (*own, *steps) for used in each.values() for index in used)
     assert times == dict.fromkeys(range(SAMPLES), EPOCHS)
     assert torch.allclose(torch.tensor(results[0]["model"]), torch.tensor(whole[0]["model"]))
 

@@ -518,10 +518,9 @@ def refused_optimizers() -> None:
     used = torch.optim.Adam(model.parameters())
     backward(model, *batch(0, 0))
     used.step()
-    attempt(used, model, "has made steps")
     fresh = torch.optim.Adam(model.parameters())
     bind(ParameterServer.bsp(), model, fresh)
-    with pytest.raises(UsageError, match="has made steps"):
+    with pytest.raises(UsageError, match="load it before DistributedOptimizer is made"):
         fresh.load_state_dict(used.state_dict())
     fresh.load_state_dict({**used.state_dict(), "state": {}})
     model = make_model()

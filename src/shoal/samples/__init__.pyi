@@ -6,4 +6,5 @@ from shoal.samples.own_batches import Change as Change
 from shoal.samples.own_batches import OwnBatches as OwnBatches
 from shoal.samples.own_batches import Progress as Progress
 from shoal.samples.spans import Spans as Spans
+from shoal.samples.spans import common as common
 from shoal.samples.spans import length as length

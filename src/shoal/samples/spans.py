@@ -42,6 +42,16 @@ def merged(spans: Iterable[Span]) -> Spans:
     return tuple(found)
 
 
+def common(spans: Spans, others: Spans) -> Spans:
+    """Return the positions that are in both."""
+    return merged(
+        (max(low, start), min(high, stop))
+        for low, high in spans
+        for start, stop in others
+        if max(low, start) < min(high, stop)
+    )
+
+
 def without(spans: Spans, places: Iterable[Span]) -> Spans:
     """Return `spans` without the positions at some `places`, which count as in `cut`."""
     kept: list[Span] = []

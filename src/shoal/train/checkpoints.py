@@ -1,8 +1,10 @@
-"""Checkpoints of a job: written beside training by one worker, loaded by any workers.
+"""Checkpoints of a job: written beside training, loaded by any workers.
 
-The lowest rank of the view writes alone, without a collective: torch.distributed's groups keep the
-members that they began with. A file gets its final name only when it is whole, and names tell the
-steps, so a worker that stood still cannot put an old file in place of a newer one.
+The lowest rank of the view writes alone; under parameter servers every worker writes what its
+servers keep. There is no collective: torch.distributed's groups keep the members that they began
+with. A file gets its final name only when it is whole, and names tell the
+steps and which part of how many it is, so a worker that stood still cannot put an old file in place
+of a newer one, and a checkpoint that lacks a part is none.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import defaultdict
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -22,8 +25,9 @@ from shoal.arguments import whole_number
 from shoal.carriers import HOST
 from shoal.errors import DataError, MismatchError, ResourceError, ShoalError, UsageError
 from shoal.session import current_session
-from shoal.strategies import Family
 from shoal.train.alike_at_first import fingerprint_model
+from shoal.train.sample_counts import in_common
+from shoal.train.servers.slices import put_together
 from shoal.train.state_memory import mapped
 
 if TYPE_CHECKING:
@@ -32,10 +36,11 @@ if TYPE_CHECKING:
     from shoal.session import Session
     from shoal.strategies import AbstractDefinition
     from shoal.train.elastic_sampler import ElasticSampler
+    from shoal.train.executor import CheckpointPart
     from shoal.train.optimizer import DistributedOptimizer
 
-_NAME: Final = re.compile(r"step-(\d{12})\.pt")
-_UNFINISHED: Final = re.compile(r"\.step-(\d{12})\.pt\.\d+")
+_NAME: Final = re.compile(r"step-(\d{12})(?:\.view-(\d+)\.part-(\d+)-of-(\d+))?\.pt")
+_UNFINISHED: Final = re.compile(r"\.step-(\d{12}).*\.pt\.\d+")
 _FORMAT: Final = 1
 
 
@@ -71,7 +76,7 @@ class Saving:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
-            for old in (*_there(path.parent)[:-keep], *_left_behind(path)):
+            for old in _outdated(path.parent, keep):
                 old.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:  # torch's writer raises the latter on a full disk
             reason = str(error).partition("\n")[0]
@@ -89,42 +94,43 @@ def save_checkpoint(
 ) -> Saving:
     """Write the model, the optimizer's state and the sampler's position into `folder`.
 
-    To be called between two steps, by every worker: the lowest rank of the view writes its state.
+    To be called between two steps, by every worker: the lowest rank of the view writes its state,
+    and under parameter servers the others write what their servers keep, into the same folder.
     Training goes on meanwhile; the copy that is written takes as much memory as the model and the
     optimizer's state. Waits for the previous checkpoint. The last `keep` stay.
 
-    Raises `UsageError` for parameter servers, whose state no single worker has, and `ResourceError`
-    if the previous checkpoint could not be written.
+    Raises `ResourceError` if the previous checkpoint could not be written.
     """
     whole_number(keep, "keep, the number of checkpoints that stay,", low=1)
-    definition = optimizer.strategy
-    if definition.family is Family.SERVERS:
-        message = (
-            f"sync={definition.word!r} keeps the optimizer's state in all workers' shards: save"
-            " optimizer.state_dict() on each of them."
-        )
-        raise UsageError(message)
-    session = current_session()
     replica = optimizer.replica
     if replica.saving is not None:
         replica.saving.wait()
     replica.saving = None
-    if session.rank != session.view.members[0]:
+    part = optimizer.checkpoint_part()
+    if part is None:
         return Saving()
-    optimizer.settle()
-    state = {
+    state: dict[str, Any] = {
         "format": _FORMAT,
-        "strategy": definition.word,
-        "fingerprint": fingerprint_model(replica.model, replica.optimizer),
-        "num_steps": optimizer.num_steps,
-        "model": replica.model.state_dict(),
-        "optimizer": replica.optimizer.state_dict(),
         "sampler": None if sampler is None else sampler.state_dict(),
+        **part.state,
     }
-    saving = Saving(Path(folder) / f"step-{optimizer.num_steps:012}.pt")
+    if part.number == 0:
+        state |= {
+            "strategy": optimizer.strategy.word,
+            "fingerprint": fingerprint_model(replica.model, replica.optimizer),
+            "num_steps": optimizer.num_steps,
+            "model": replica.model.state_dict(),
+            "optimizer": replica.optimizer.state_dict(),
+        }
+    saving = Saving(Path(folder) / _name(optimizer.num_steps, part))
     saving.begin(mapped(state, _copy), keep)
     replica.saving = saving
     return saving
+
+
+def _name(steps: int, part: CheckpointPart) -> str:
+    place = f".view-{part.epoch}.part-{part.number}-of-{part.count}" if part.count > 1 else ""
+    return f"step-{steps:012}{place}.pt"
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -142,31 +148,39 @@ def load_checkpoint(
     To be called by every worker after `init`, before its DistributedOptimizer is made, which goes
     on counting from there. A newcomer to a running job loads nothing: it gets the others' state.
     Raises `MismatchError` for a checkpoint of another model, and for workers that found different
-    checkpoints, `DataError` for a file of another kind.
+    checkpoints, `DataError` for a file of another kind, and for parts without a whole checkpoint.
     """
     session = current_session()
-    there = _there(Path(folder))
-    if session.member.is_newcomer or not there:
+    if session.member.is_newcomer:
         return 0
-    state = _read(there[-1])
+    there = _there(Path(folder))
+    if not there:
+        _check_none(Path(folder))
+        return 0
+    path = there[-1][0]
+    state, *parts = map(_read, there[-1])
     own = fingerprint_model(model, optimizer)
     for saved, mine in zip_longest(state["fingerprint"], own, fillvalue="nothing"):
         if saved != mine:
             message = (
-                f"{there[-1]} is a checkpoint of another model or optimizer: it has {saved!r} where"
-                f" this has {mine!r}."
+                f"{path} is a checkpoint of another model or optimizer: it has {saved!r} where this"
+                f" has {mine!r}."
             )
             raise MismatchError(message)
     if sampler is not None:
         if state["sampler"] is None:
-            message = f"{there[-1]} has no position of an ElasticSampler: it was saved without one."
+            message = f"{path} has no position of an ElasticSampler: it was saved without one."
             raise MismatchError(message)
-        sampler.load_state_dict(state["sampler"])
+        positions = [each["sampler"] for each in (state, *parts)]
+        sampler.load_state_dict(state["sampler"] | in_common(positions))
     model.load_state_dict(state["model"])
+    known = state["optimizer"]
+    if "slices" in state:
+        known = put_together([state, *parts], optimizer, path)
     try:
-        optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_state_dict(known)
     except ValueError as error:  # its groups are others
-        message = f"{there[-1]} does not fit this optimizer ({str(error).rstrip('.')})."
+        message = f"{path} does not fit this optimizer ({str(error).rstrip('.')})."
         raise MismatchError(message) from None
     session.next_training.loaded = int(state["num_steps"]), str(state["strategy"])
     return int(state["num_steps"])
@@ -202,17 +216,49 @@ def agree_on_loaded(session: Session, training: str, strategy: AbstractDefinitio
     return steps
 
 
-def _there(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest last."""
-    if not folder.is_dir():
+def _there(folder: Path) -> list[list[Path]]:
+    """Return the parts of each whole checkpoint in a folder, in order, the newest last."""
+    found: dict[tuple[int, int, int], dict[int, Path]] = defaultdict(dict)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            steps, epoch, number, count = (int(each or 0) for each in match.groups())
+            found[steps, epoch, max(count, 1)][number] = path
+    whole = [(key, parts) for key, parts in found.items() if len(parts) == key[-1]]
+    return [[parts[n] for n in sorted(parts)] for _, parts in sorted(whole, key=lambda at: at[0])]
+
+
+def _check_none(folder: Path) -> None:
+    """Raise `DataError` if `folder`, which has no whole checkpoint, has a part of one."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _NAME.fullmatch(path.name):
+            message = (
+                f"{path} is one part of a checkpoint, and no checkpoint in its folder is whole: all"
+                " workers must save into one folder that they share."
+            )
+            raise DataError(message)
+
+
+def _outdated(folder: Path, keep: int) -> list[Path]:
+    """Return the files of all but the last `keep` checkpoints.
+
+    Older parts that lack others, and unfinished files, are of writers that are dead or out: whoever
+    has written a part of the newest checkpoint has finished those before.
+    """
+    whole = _there(folder)
+    if not whole:
         return []
-    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    newest, stay = _steps_of(whole[-1][0]), {path for parts in whole[-keep:] for path in parts}
+    return [
+        path
+        for path in folder.iterdir()
+        if (_NAME.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name))
+        and path not in stay
+        and _steps_of(path) < newest
+    ]
 
 
-def _left_behind(path: Path) -> list[Path]:
-    """Return unfinished files of checkpoints before `path`, whose writers are dead or out."""
-    found = [(_UNFINISHED.fullmatch(each.name), each) for each in path.parent.iterdir()]
-    return [each for match, each in found if match and f"step-{match[1]}.pt" < path.name]
+def _steps_of(path: Path) -> int:
+    return int(path.name.removeprefix(".").removeprefix("step-")[:12])
 
 
 def _read(path: Path) -> dict[str, Any]:

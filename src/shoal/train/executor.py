@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from shoal.carriers import unasked
@@ -27,6 +28,21 @@ if TYPE_CHECKING:
     from shoal.train.early_means import EarlyMeans
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """What one worker adds to a checkpoint, which is whole once each of its parts is written."""
+
+    epoch: int = 0
+    """The view to whose members the parts belong."""
+
+    number: int = 0
+    count: int = 1
+    """The number of parts; the first has the model, too."""
+
+    state: dict[str, Any] = field(default_factory=dict)
+    """What lies in this worker's servers alone."""
 
 
 class AbstractExecutor(ABC):
@@ -237,6 +253,14 @@ class AbstractExecutor(ABC):
     def end(self) -> None:
         """Carry out the end of the course, and free what this executor holds."""
         self.carry_out(self.course.finish())
+
+    def checkpoint_part(self) -> CheckpointPart | None:
+        """Return what this worker adds to a checkpoint, None if the others' suffices.
+
+        To be called once `settle` has returned, between two steps.
+        """
+        is_first = self.replica.communicator.rank == self.view.members[0]
+        return CheckpointPart() if is_first else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs to continue: the course's state."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         ServerOverlap,
     )
     from shoal.trace import TraceSink
-    from shoal.train.executor import AbstractExecutor
+    from shoal.train.executor import AbstractExecutor, CheckpointPart
     from shoal.train.sample_counts import SampleCounts
     from shoal.watch import Verdict, WorkerSample
     from shoal.wire import TransportStats
@@ -402,6 +402,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             distance = average_model(self.flat, self._communicator, agreement)
         self._training.is_averaged = True
         return distance
+
+    def checkpoint_part(self) -> CheckpointPart | None:
+        """Return what this worker adds to a checkpoint, None if that is nothing."""
+        self.settle()
+        return self._synchronizer.checkpoint_part()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state with the strategy's, schedule position included."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from shoal.decoding import decode_json, decode_msgpack
 from shoal.errors import ProtocolError, UsageError
-from shoal.samples import Change, Ledger, OwnBatches, Progress, length
+from shoal.samples import Change, Ledger, OwnBatches, Progress, common, length
 from shoal.train.pace import Pace
 from shoal.train.told_counts import ToldCounts
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shoal.membership import Decision, Report
-    from shoal.samples import Batch, Rule
+    from shoal.samples import Batch, Rule, Spans
     from shoal.session import Session
 
 _NO_BATCH: Final = (
@@ -239,6 +239,19 @@ def position_of(ledger: Ledger) -> dict[str, Any]:
     """Return the part of a ledger that does not depend on its workers, as plain values."""
     pools = [[epoch, [list(span) for span in spans]] for epoch, spans in ledger.pools.items()]
     return {"pools": pools, "fresh": ledger.fresh}
+
+
+def in_common(positions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the position at which all samples have been used that one of `positions` has used."""
+    fresh = max(position["fresh"] for position in positions)
+    pools: dict[int, Spans] = {}
+    for position in positions:
+        ledger = ledger_of(position, 0, ())
+        for epoch in range(fresh):
+            if epoch < ledger.fresh:
+                left = ledger.pools.get(epoch, ())
+                pools[epoch] = common(pools[epoch], left) if epoch in pools else left
+    return position_of(Ledger(0, (), {e: pools[e] for e in sorted(pools) if pools[e]}, fresh))
 
 
 def ledger_of(position: Mapping[str, Any], view: int, takers: tuple[int, ...]) -> Ledger:

@@ -20,7 +20,7 @@ from shoal.trace import SpanKind
 from shoal.train.agreement import Agreement
 from shoal.train.awaited_pieces import AwaitedPieces
 from shoal.train.early_gradients import EarlyGradients, refuse, refuse_options
-from shoal.train.executor import AbstractExecutor
+from shoal.train.executor import AbstractExecutor, CheckpointPart
 from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
 from shoal.train.servers.hyperparameters import Hyperparameters, check_fresh
@@ -49,7 +49,8 @@ class ServersExecutor(AbstractExecutor):
         self._rule, self._pull_bound = definition.rule, definition.pull_bound
         replica.communicator.check_contributions()
         replica.flat.check_apart(f"{definition.word}'s server")
-        self._parameters = _trained_parameters(replica.optimizer)
+        trained = _trained_parameters(replica.optimizer)
+        self._numbers, self._parameters = list(trained), list(trained.values())
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
         self._serving = Serving(definition, replica, self._parameters, len(self._hyperparameters))
         self._on_load = (
@@ -229,6 +230,22 @@ class ServersExecutor(AbstractExecutor):
             **self._serving.host.state_dict(),
         }
 
+    def checkpoint_part(self) -> CheckpointPart | None:
+        """Return what this worker's shards keep of each parameter; every worker writes a part.
+
+        Under BSP the shards of all workers are of one step: none is updated again before each
+        worker has pushed. Else each shard is as it is when its server saves.
+        """
+        if self._early is not None:
+            self._early.check_unused()
+        host = self._serving.host
+        members = host.view.members
+        pairs = zip(self._numbers, self._parameters, strict=True)
+        state = host.slices(self._numbers)
+        state["strides"] = {number: each.stride() for number, each in pairs}
+        number = members.index(self.replica.communicator.rank)
+        return CheckpointPart(host.view.epoch, number, len(members), state)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which this rank saved. Collective: every worker loads its own.
 
@@ -253,11 +270,10 @@ class ServersExecutor(AbstractExecutor):
         self.replica.communicator.barrier()
 
 
-def _trained_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the parameters that the servers update: those frozen now stay as they are."""
-    return [
-        parameter
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad and parameter.numel()
-    ]
+def _trained_parameters(optimizer: torch.optim.Optimizer) -> dict[int, Tensor]:
+    """Return the parameters that the servers update, by the optimizer's numbers for them.
+
+    Those frozen now stay as they are.
+    """
+    every = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return {n: each for n, each in enumerate(every) if each.requires_grad and each.numel()}

@@ -77,6 +77,12 @@ class Hyperparameters:
                 groups[index][key] = _in_form_of(groups[index][key], new)
                 self.written[index, key] = new
 
+    def changed(self, groups: ParamGroups) -> Iterator[tuple[int, str, Any]]:
+        """Yield the entries of `groups` that nobody has written as they are: group, name, value."""
+        for (index, key), last in self.written.items():
+            if (now := groups[index][key]) != _in_form_of(now, last):
+                yield index, key, now
+
     def _cut(self, values: list[float]) -> Iterator[tuple[tuple[int, str], list[float]]]:
         """Yield each entry, by group and name, and its numbers among `values`."""
         start = 0
@@ -100,8 +106,8 @@ def spread_over(groups: ParamGroups, updates: int) -> list[dict[str, Any]]:
 def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> Optimizer:
     """Return a fresh optimizer like `optimizer`, over `tensors` instead (one list per group).
 
-    Raises `UsageError` for an optimizer that couples elements across a tensor, holds state already
-    or cannot be made from its own `defaults`.
+    Raises `UsageError` for an optimizer that couples elements across a tensor or cannot be made
+    from its own `defaults`.
     """
     kind = type(optimizer)
     if kind.__name__.lower() in _COUPLED:
@@ -116,7 +122,6 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
             " use SGD, Adagrad or Adam, or a strategy that averages parameters."
         )
         raise UsageError(message)
-    check_fresh(optimizer.state)
     accepted = inspect.signature(kind).parameters
     defaults = {key: _on_server(key, v) for key, v in optimizer.defaults.items() if key in accepted}
     groups = [
@@ -134,9 +139,8 @@ def check_fresh(state: Mapping[Any, Any]) -> None:
     """Raise `UsageError` if an optimizer's `state` has steps in it: servers would not use it."""
     if any(float(each.get("step", 1)) > 0 for each in state.values()):
         raise UsageError(
-            "The optimizer has made steps already, and a parameter server keeps that state on its"
-            " servers; wrap a fresh optimizer, and load a checkpoint of this strategy or none of"
-            " the optimizer."
+            "Parameter servers keep the optimizer's state, and would not see this one: load it"
+            " before DistributedOptimizer is made, or a checkpoint of this strategy."
         )
 
 

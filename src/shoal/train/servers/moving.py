@@ -22,6 +22,10 @@ from shoal.train.servers.shard_server import ServedShard
 from shoal.train.state_memory import copied, memory_for, put_together, taken_apart
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
     from shoal.membership import Decision
     from shoal.strategies import Kept
     from shoal.train.replica import Replica
@@ -34,15 +38,20 @@ Parts = dict[int, dict[str, Any]]
 """The state that one worker gives another: each shard's "weights" and "state", by its number."""
 
 
-def first_shards(replica: Replica, service: Service) -> dict[int, ServedShard]:
-    """Return the shards of this worker, by their numbers, at the beginning of a training."""
-    return {
-        number: ServedShard(
-            ParameterShard(replica.flat.buffers, service.layout, piece, server, replica.optimizer),
-            Shard(service.view.members, service.rule),
-        )
-        for number, (piece, server) in _served_at(service, service.own).items()
-    }
+def first_shards(
+    replica: Replica, service: Service, parameters: Sequence[Tensor]
+) -> dict[int, ServedShard]:
+    """Return the shards of this worker, by their numbers, at the beginning of a training.
+
+    They take over what the local optimizer knows of the trained `parameters`, which it forgets.
+    """
+    found, optimizer = {}, replica.optimizer
+    for number, (piece, server) in _served_at(service, service.own).items():
+        memory = ParameterShard(replica.flat.buffers, service.layout, piece, server, optimizer)
+        memory.take_over(parameters, optimizer)
+        found[number] = ServedShard(memory, Shard(service.view.members, service.rule))
+    optimizer.state.clear()
+    return found
 
 
 def _served_at(service: Service, rank: int) -> dict[int, tuple[int, int]]:

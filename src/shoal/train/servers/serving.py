@@ -76,7 +76,7 @@ class Serving:
         if not member.is_newcomer:
             self._cut_for(definition.servers or len(view))
             service = self._service_in(view, view.members[: self._layout.num_servers])
-            shards = first_shards(replica, service)
+            shards = first_shards(replica, service, parameters)
             if not member.is_fixed:
                 numbers = self._layout.numbers
                 self._pulled = dict.fromkeys(numbers, Holding())

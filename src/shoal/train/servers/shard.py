@@ -17,10 +17,13 @@ from shoal.carriers import HOST
 from shoal.collectives import pieces_within, split_evenly
 from shoal.errors import UsageError
 from shoal.train.servers.hyperparameters import Hyperparameters, rebuild_optimizer
+from shoal.train.servers.slices import cut
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
+
+    from shoal.train.servers.slices import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,20 @@ class ModelLayout:
         return flats[self.pieces[piece].flat][elements.start : elements.stop]
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """The part of one trained parameter that a shard keeps."""
+
+    number: int
+    """The parameter's number among the trained ones."""
+
+    elements: range
+    """Its elements that are here, in the order in which they lie in memory."""
+
+    weights: Tensor
+    sum: Tensor
+
+
 class ParameterShard:
     """Weights of one shard, and how contributions of gradients become updates of them.
 
@@ -131,14 +148,20 @@ class ParameterShard:
         self._sum = torch.zeros_like(self.weights)
         self.num_contributions = 0
         self._used: set[int] = set()
-        self._members: list[tuple[int, Tensor, Tensor]] = []
+        self._members: list[_Member] = []
         by_group: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
         here = [] if self.is_statistics else layout.trained_in(piece)
         spans = [layout.trained[number].elements for number in here]
         for part in pieces_within(spans, elements):
-            weight = self.weights[part.start : part.stop]
-            self._members.append((here[part.span], weight, self._sum[part.start : part.stop]))
-            by_group[layout.trained[here[part.span]].group].append(weight)
+            number, first = here[part.span], elements.start - spans[part.span].start
+            member = _Member(
+                number,
+                range(first + part.start, first + part.stop),
+                self.weights[part.start : part.stop],
+                self._sum[part.start : part.stop],
+            )
+            self._members.append(member)
+            by_group[layout.trained[number].group].append(member.weights)
         self._optimizer = rebuild_optimizer(optimizer, by_group)
         self._hyperparameters = Hyperparameters(optimizer.param_groups)
 
@@ -177,13 +200,47 @@ class ParameterShard:
         self._hyperparameters.write(self._optimizer.param_groups, hyperparameters)
         if divisor != 1:
             self._sum.div_(divisor)
-        for number, weight, total in self._members:
-            weight.grad = total if number in self._used else None
+        for each in self._members:
+            each.weights.grad = each.sum if each.number in self._used else None
         self._optimizer.step()
 
     def load_weights(self, flats: Sequence[Tensor]) -> None:
         """Copy this shard's weights out of the model's `flats`."""
         self.weights.copy_(self._layout.part_of(flats, self._piece, self._server))
+
+    def take_over(self, parameters: Sequence[Tensor], optimizer: Optimizer) -> None:
+        """Go on with what `optimizer` knows of these trained parameters, of this shard's elements.
+
+        Raises `UsageError` for state that cannot be cut.
+        """
+        for each in self._members:
+            parameter = parameters[each.number]
+            if state := optimizer.state.get(parameter):
+                self._optimizer.state[each.weights] = cut(state, parameter, each.elements)
+
+    def slices(self, numbers: Sequence[int]) -> list[Slice]:
+        """Return a copy of the weights and the optimizer's state, by parameter.
+
+        `numbers` are those by which the user's optimizer knows the trained parameters.
+        """
+        return [
+            {
+                "parameter": numbers[each.number],
+                "start": each.elements.start,
+                "weights": each.weights.clone(),
+                "state": _cloned(dict(self._optimizer.state.get(each.weights, {}))),
+            }
+            for each in self._members
+        ]
+
+    def counted(self) -> list[tuple[int, str, Any]]:
+        """Return what the optimizer itself has changed in its groups: group, name and value."""
+        trained_here = {self._layout.trained[each.number].group for each in self._members}
+        return [
+            each
+            for each in self._hyperparameters.changed(self._optimizer.param_groups)
+            if each[0] in trained_here
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of weights, optimizer state and options; no half-collected update."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shoal.membership import View
     from shoal.strategies import Holding, Pulled
     from shoal.train.servers.protocol import Request, RequestWords
     from shoal.train.servers.service import Service
@@ -50,6 +51,11 @@ class ShardHost:
         }
         self._remote = tuple(service.others) if self._servers else ()
         self._thread = BackgroundThread("shoal-requests", self._serve)
+
+    @property
+    def view(self) -> View:
+        """The view to whose members the shards are served."""
+        return self._service.view
 
     @property
     def num_requests(self) -> int:
@@ -145,6 +151,15 @@ class ShardHost:
                 version = shard.decisions.version
                 states.append({**shard.memory.state_dict(), "version": version})
         return {"shards": states}
+
+    def slices(self, numbers: Sequence[int]) -> dict[str, Any]:
+        """Return a copy of what the shards keep, by parameter; see `ParameterShard`."""
+        slices, counted = [], []
+        for server, shard in self._all_shards():
+            with server.at_rest():
+                slices += shard.memory.slices(numbers)
+                counted += shard.memory.counted()
+        return {"slices": slices, "counted": counted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. No worker may push meanwhile except under BSP.
