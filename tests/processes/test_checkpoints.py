@@ -27,8 +27,8 @@ EVERY = 2
 """Steps from one checkpoint to the next."""
 
 
-def train(folder: str, sync: str, dies_at: int | None) -> dict[str, Any]:
-    """Train from the newest checkpoint on; at a step the whole job dies."""
+def train(folder: str, sync: str, dies_at: dict[int, int]) -> dict[str, Any]:
+    """Train from the newest checkpoint on; ranks die after so many steps."""
     session = shoal.init(deadline_s=DEADLINE_S, min_workers=1)
     torch.manual_seed(session.rank)
     model = nn.Embedding(SAMPLES, 1)
@@ -45,7 +45,7 @@ def train(folder: str, sync: str, dies_at: int | None) -> dict[str, Any]:
             assert model.weight.grad is not None  # all workers' under all-reduce, else its own
             steps[optimizer.num_steps] = model.weight.grad.flatten().nonzero().flatten().tolist()
             optimizer.step()
-            if optimizer.num_steps == dies_at:
+            if optimizer.num_steps == dies_at.get(session.rank):
                 Path(folder, f"steps {session.rank}").write_text(repr(steps))
                 os.kill(os.getpid(), signal.SIGKILL)
             if optimizer.num_steps % EVERY == 0:
@@ -68,15 +68,15 @@ PARTS = {
 def test_a_job_that_died_goes_on_from_its_checkpoint(
     run_workers: RunWorkers, tmp_path: Path, size: int, sync: str
 ) -> None:
-    whole = run_workers(train, 2, str(tmp_path / "whole"), sync, None, initialize=False)
+    whole = run_workers(train, 2, str(tmp_path / "whole"), sync, {}, initialize=False)
     folder = tmp_path / "died"
     folder.mkdir()
-    run_workers(train, 2, str(folder), sync, 7, may_die=(0, 1), initialize=False)
+    run_workers(train, 2, str(folder), sync, {0: 7, 1: 7}, may_die=(0, 1), initialize=False)
     before = [eval((folder / f"steps {rank}").read_text()) for rank in range(2)]
     assert sorted(path.name for path in folder.glob("step-*")) == [
         f"step-{step:012}{part}.pt" for step in (4, 6) for part in PARTS[sync]
     ]
-    results = run_workers(train, size, str(folder), sync, None, initialize=False)
+    results = run_workers(train, size, str(folder), sync, {}, initialize=False)
     assert [each["loaded"] for each in results] == [6] * size
     own = [{step: of[step] for step in range(6)} for of in before]
     steps = [each["steps"] for each in results]
@@ -86,6 +86,22 @@ def test_a_job_that_died_goes_on_from_its_checkpoint(
     times = Counter(index for each in (*own, *steps) for used in each.values() for index in used)
     assert times == dict.fromkeys(range(SAMPLES), EPOCHS)
     assert torch.allclose(torch.tensor(results[0]["model"]), torch.tensor(whole[0]["model"]))
+
+
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-asp"])
+def test_parts_are_those_of_the_workers_that_are_left(
+    run_workers: RunWorkers, tmp_path: Path, sync: str
+) -> None:
+    """A dead worker's server is served elsewhere, and what it kept is in the next checkpoint."""
+    folder = str(tmp_path)
+    last, *_ = run_workers(train, 3, folder, sync, {2: 5}, may_die=(2,), initialize=False)
+    *_, newest = sorted(tmp_path.glob("step-*"))
+    assert re.fullmatch(r"step-\d{12}\.view-1\.part-1-of-2\.pt", newest.name)
+    (again,) = run_workers(train, 1, folder, sync, {}, initialize=False)
+    assert again["loaded"] == int(newest.name[5:17])
+    if sync == "ps-bsp":
+        assert again["steps"] == {}, "the checkpoint is of the last step"
+        assert again["model"] == last["model"]
 
 
 def lose_the_writer(folder: str) -> dict[str, Any]:
