@@ -69,6 +69,17 @@ def test_only_what_is_asked_for_is_drawn() -> None:
             case_of(text)
 
 
+@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ripples"])
+def test_what_was_saved_has_to_load(sync: str) -> None:
+    case = Case(sync, Role.RANK_0, Phase.CHECKPOINT, Fault.KILL, 0)
+    saved = msgspec.structs.replace(DONE, saved="x", saved_steps=5)
+    of_another = msgspec.structs.replace(saved, saved_steps=6)
+    fine, wrong = ([Ended.STRUCK, ended] for ended in (Ended.FINISHED, Ended.WRONG))
+    assert ends(case, {0: GONE, 1: saved}, 0) == fine
+    assert ends(case, {0: GONE, 1: DONE}, 0) == wrong, "no checkpoint is whole"
+    assert ends(case, {0: GONE, 1: of_another}, 0) == (fine if sync == "ripples" else wrong)
+
+
 def test_survivors_have_to_finish_alike() -> None:
     told = {0: DONE, 1: GONE, 2: DONE}
     assert ends(KILL, told, 1) == [Ended.FINISHED, Ended.STRUCK, Ended.FINISHED]

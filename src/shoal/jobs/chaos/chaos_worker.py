@@ -25,7 +25,7 @@ from shoal.jobs.chaos.outcomes import Ended, Told
 from shoal.jobs.chaos.places import Place
 from shoal.jobs.worker import die_with_launcher
 from shoal.session import init, shutdown
-from shoal.train import DistributedOptimizer
+from shoal.train import DistributedOptimizer, Saving, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +37,8 @@ WIND_DOWN: Final = "wind-down"
 STEPS_TO_THE_END: Final = 8
 """Steps that each worker makes once it is told to end."""
 _FEATURES: Final = 8
+_SAVED_EVERY: Final = 2
+"""Steps from one checkpoint to the next."""
 
 
 def chaos_worker(
@@ -73,9 +75,10 @@ def _outcome(case: Case, rank: int, size: int, notes: Notes) -> Told:
 def _train(case: Case, place: Place, notes: Notes) -> Told:
     session = init(deadline_s=DEADLINE_S, min_workers=1)
     place.watch_views(session)
+    place.watch_checkpoints()
     place.come_to(Phase.START)
     place.come_to(Phase.JOINING)
-    training = _Training(session, case.sync, place, notes)
+    training = _Training(session, case, place, notes)
     notes.write(f"is-in-{session.rank}")
     while not notes.has(WIND_DOWN):
         training.step()
@@ -93,13 +96,15 @@ class _Training:
     The model learns to give back its input, so that its parameters neither vanish nor grow.
     """
 
-    def __init__(self, session: Session, sync: str, place: Place, notes: Notes) -> None:
+    def __init__(self, session: Session, case: Case, place: Place, notes: Notes) -> None:
         self._session, self._place, self._notes = session, place, notes
         torch.manual_seed(session.rank)
         layers = (nn.Linear(_FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, _FEATURES))
         self._model = nn.Sequential(*layers)
         inner = torch.optim.Adam(self._model.parameters(), lr=0.01)
-        word, _, overlap = sync.partition(",")
+        word, _, overlap = case.sync.partition(",")
+        self._saves_into = notes.folder / "checkpoints" if case.phase is Phase.CHECKPOINT else None
+        self._saving = Saving()
         options: dict[str, Any] = {"overlap": overlap} if overlap else {}
         self._optimizer = DistributedOptimizer(inner, self._model, sync=word, **options)
         place.watch_gradient(layers[0].weight)
@@ -118,6 +123,8 @@ class _Training:
         self._made += 1
         self._states[self._optimizer.num_steps] = self._state()
         self._notes.write(f"steps-{self._session.rank}", b"%d" % self._made)
+        if self._saves_into is not None and self._optimizer.num_steps % _SAVED_EVERY == 0:
+            self._saving = save_checkpoint(self._saves_into, self._optimizer)
 
     def finish(self) -> None:
         """End the training with the mean of all models."""
@@ -132,9 +139,17 @@ class _Training:
     def told(self) -> Told:
         """Return what this worker has to say at its end."""
         parameters = [each.detach() for each in self._model.parameters()]
+        final, saved, steps = hash_of(parameters), "", 0
+        if self._saves_into is not None:
+            self._saving.wait()
+            inner = torch.optim.Adam(self._model.parameters(), lr=0.01)
+            steps = load_checkpoint(self._saves_into, self._model, inner)
+            saved = self._state()
         return Told(
             Ended.FINISHED,
-            model=hash_of(parameters),
+            model=final,
+            saved=saved,
+            saved_steps=steps,
             largest=max(float(each.abs().max()) for each in parameters),
             states=self._states,
             members=self._session.view.members,

@@ -46,6 +46,8 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     AVERAGING = "averaging"
     """While a sum or a mean is under way."""
+    CHECKPOINT = "checkpoint"
+    """While a worker writes a checkpoint, in a thread beside training."""
     TRANSFER = "transfer"
     """While a newcomer is given its state."""
     VIEW_CHANGE = "view-change"
@@ -87,13 +89,20 @@ SYNCS: Final = (
 """The strategies that go on without lost workers, and what some of them hide exchanges behind."""
 
 _IN_TRAINING: Final = (Phase.FIRST_STEP, Phase.BACKWARD, Phase.AVERAGING)
-_OF_MEMBERS: Final = (Phase.START, *_IN_TRAINING, Phase.VIEW_CHANGE, Phase.FINISH)
+_OF_MEMBERS: Final = (
+    Phase.START,
+    *_IN_TRAINING,
+    Phase.CHECKPOINT,
+    Phase.VIEW_CHANGE,
+    Phase.FINISH,
+)
+_OF_SERVICES: Final = tuple(phase for phase in Phase if phase is not Phase.CHECKPOINT)
 _SHARE_OF_DEATHS: Final = 0.5
 PHASES: Final = {
     Role.WORKER: _OF_MEMBERS,
     Role.RANK_0: _OF_MEMBERS,
-    Role.CONTROL: tuple(Phase),
-    Role.STANDBY: tuple(phase for phase in Phase if phase is not Phase.START),
+    Role.CONTROL: _OF_SERVICES,
+    Role.STANDBY: tuple(phase for phase in _OF_SERVICES if phase is not Phase.START),
     Role.CONTROLS: (Phase.FIRST_STEP, Phase.BACKWARD, Phase.AVERAGING, Phase.FINISH),
     Role.DONOR: (Phase.TRANSFER,),
     Role.NEWCOMER: (
@@ -158,7 +167,8 @@ def all_cases(number: int = 0) -> list[Case]:
     """Return one case of each kind.
 
     Of the control plane no thread is delayed. If it stands still with the one that stands by,
-    nobody can know that it will not come to itself: the job ends.
+    nobody can know that it will not come to itself: the job ends. Checkpoints are written by rank 0
+    alone, but for those of parameter servers.
     """
     return [
         Case(sync, role, phase, fault, number)
@@ -168,6 +178,7 @@ def all_cases(number: int = 0) -> list[Case]:
         for fault in Fault
         if fault is Fault.KILL or role is not Role.CONTROLS
         if fault is not Fault.DELAY or role not in SERVICES
+        if phase is not Phase.CHECKPOINT or role is Role.RANK_0 or sync.startswith("ps-")
     ]
 
 

@@ -17,6 +17,8 @@ from shoal.jobs.result import Environment
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+_ALIKE: Final = ("all-reduce", "ps-bsp")
+"""Strategies under which all have the same model after each step."""
 LARGEST: Final = 10.0
 """No parameter grows so large unless a part of a mean was taken for all of it."""
 
@@ -45,6 +47,10 @@ class Told(msgspec.Struct, frozen=True):
     largest: float = 0.0
     states: dict[int, str] = {}
     """A hash of its model and buffers after each step."""
+    saved: str = ""
+    """The same hash of the newest checkpoint, as it is loaded; empty where none is written."""
+    saved_steps: int = 0
+    """The number of steps that this checkpoint is said to be of; 0 where none is whole."""
     members: tuple[int, ...] = ()
 
 
@@ -135,10 +141,23 @@ def _wrong(case: Case, finished: dict[int, Told]) -> dict[int, str]:
     }
     if len({each.model for each in finished.values()}) > 1:
         found |= dict.fromkeys(finished, "the models at the end differ")
+    if case.phase is Phase.CHECKPOINT:
+        found |= _badly_saved(case, finished)
     if case.sync == "all-reduce":
         for step in sorted({step for each in finished.values() for step in each.states}):
             states = {each.states[step] for each in finished.values() if step in each.states}
             if len(states) > 1:
                 found |= dict.fromkeys(finished, f"the models differ after step {step}")
                 break
+    return found
+
+
+def _badly_saved(case: Case, finished: dict[int, Told]) -> dict[int, str]:
+    """Return for each of some ranks what is wrong with the checkpoint that it has loaded."""
+    found = {}
+    for rank, each in finished.items():
+        if not each.saved_steps:
+            found[rank] = "no checkpoint is whole"
+        elif case.sync in _ALIKE and each.saved != each.states.get(each.saved_steps):
+            found[rank] = f"the checkpoint of step {each.saved_steps} has another model"
     return found
