@@ -29,6 +29,7 @@ kill = 0
 # each says that it begins; whoever comes later ends at once, and the first two wait for both
 SCRIPT = """
 echo began $RANK of $WORLD_SIZE
+echo ${{#SHOAL_JOB_KEY}} $SHOAL_JOB_KEY >> {folder}/keys
 [ -e {folder}/began.$RANK ] && touch {folder}/again && exit 0
 touch {folder}/began.$RANK
 [ $RANK = 2 ] && exit 0
@@ -48,6 +49,8 @@ def test_a_killed_worker_is_no_failure_and_comes_back(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    (key,) = set((tmp_path / "keys").read_text().splitlines())
+    assert int(key.split()[0]) >= 32, "all of a job have its key, newcomers as well"
     said = done.stdout.splitlines()
     assert said.count("[host1] began 1 of 2") == 2
     assert "[host0.rank2] began 2 of 2" in said

@@ -151,7 +151,14 @@ def come_back(folder: str, sync: str) -> dict[str, Any]:
 @pytest.mark.parametrize("sync", seldom(SYNCS, often=OFTEN))
 def test_a_worker_that_died_comes_back(run_workers: RunWorkers, tmp_path: Path, sync: str) -> None:
     results = run_workers(
-        come_back, SIZE, str(tmp_path), sync, may_die=(VICTIM,), initialize=False, num_more=1
+        come_back,
+        SIZE,
+        str(tmp_path),
+        sync,
+        may_die=(VICTIM,),
+        initialize=False,
+        num_more=1,
+        environment={"SHOAL_JOB_KEY": ""},  # set, but empty: as if it were not set
     )
     assert results[VICTIM] is None, "the fault has fired"
     living = [result for result in results if result is not None]

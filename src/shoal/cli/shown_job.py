@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from shoal.control import Onlooker
+from shoal.control import Onlooker, given_key
 from shoal.decoding import decode_json
 from shoal.errors import ResourceError
 from shoal.watch import Snapshot, watch_address
@@ -45,7 +45,7 @@ def looking_at(place: str | None) -> Iterator[Callable[[], bytes]]:
         assert address is not None
         yield lambda: _fetch(address)
         return
-    with Onlooker(os.environ, os.environ.get("SHOAL_JOB_KEY")) as onlooker:
+    with Onlooker(os.environ, given_key(os.environ)) as onlooker:
         yield onlooker.look
 
 

@@ -8,6 +8,7 @@ from shoal.control.job_card import JobCard as JobCard
 from shoal.control.job_card import agree as agree
 from shoal.control.job_card import fit as fit
 from shoal.control.key import JobKey as JobKey
+from shoal.control.key import given_key as given_key
 from shoal.control.last_worker import wait_until_deserted as wait_until_deserted
 from shoal.control.member import Member as Member
 from shoal.control.messages import MAX_FRAME_BYTES as MAX_FRAME_BYTES

@@ -14,12 +14,16 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import zmq
 from zmq.utils import z85
 
 from shoal import arguments
 from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MINIMUM_LENGTH = 16
 """Fewest characters of a job key; shorter ones could be guessed from a recorded handshake."""
@@ -39,6 +43,11 @@ class CurvePair:
 
     def __repr__(self) -> str:
         return "CurvePair(<hidden>)"
+
+
+def given_key(environment: Mapping[str, str]) -> str | None:
+    """Return the job key in SHOAL_JOB_KEY; None if that is empty or not set."""
+    return environment.get("SHOAL_JOB_KEY") or None
 
 
 class JobKey:

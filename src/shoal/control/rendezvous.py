@@ -20,7 +20,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 import shoal
 from shoal.control.card_difference import name_ranks
-from shoal.control.key import JobKey
+from shoal.control.key import JobKey, given_key
 from shoal.control.server_socket import (
     Advice,
     bind,
@@ -134,8 +134,7 @@ def job_key(environment: Mapping[str, str], host: str) -> JobKey:
 
     Raises `UsageError` if another machine could reach `host`, or if it has no address.
     """
-    text = environment.get("SHOAL_JOB_KEY")
-    if text:
+    if (text := given_key(environment)) is not None:
         return JobKey(text)
     try:
         address = socket.getaddrinfo(host, None)[0][4][0]

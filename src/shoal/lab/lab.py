@@ -70,7 +70,7 @@ class Lab(Closing):
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}
-        self._job_key = ""
+        self._job_key = secrets.token_hex()
         self._hosts_of_newcomers: dict[int, int] = {}
         self._lock = threading.Lock()
         self.flows: dict[int, BackgroundFlow] = {}
@@ -200,11 +200,12 @@ class Lab(Closing):
         if host is not None:
             self._hosts_of_newcomers[rank] = host
         where = self._hosts_of_newcomers.get(rank, rank // here)
-        said = {"SHOAL_JOB_KEY": self._job_key, **self.rack_variables(where)}
+        said = {**self.rack_variables(where), **os.environ, **variables}
+        said["SHOAL_JOB_KEY"] = os.environ.get("SHOAL_JOB_KEY") or self._job_key
         return self.start(
             where,
             command,
-            environment={**said, **os.environ, **variables},
+            environment=said,
             stdout=stdout,
             stderr=stderr,
         )

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from shoal.control import CardServer, JobKey, hand_in
+from shoal.control import CardServer, JobKey, given_key, hand_in
 from shoal.errors import ResourceError
 from shoal.session.bounded import within
 from shoal.session.fresh_store import fresh_store
@@ -67,7 +67,7 @@ def over_store(
 
     Rank 0 then serves at the address of `settings`, by default the environment's.
     """
-    key = os.environ.get("SHOAL_JOB_KEY")
+    key = given_key(os.environ)
     silent = "torch's store does not answer: the process that keeps it hangs, or is cut off."
 
     def exchange(card: bytes) -> list[bytes]:

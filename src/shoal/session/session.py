@@ -35,6 +35,7 @@ from shoal.control import (
     agree,
     find_running_job,
     fit,
+    given_key,
     job_by_note,
     wanted_address,
 )
@@ -402,14 +403,13 @@ def init(
     shows the job to browsers, such as ":8265"; without a host only that machine can look.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
-    versions or job keys differ, `ResourceError` if the workers cannot be joined or the port is in
-    use.
+    versions or job keys differ, `ResourceError` if workers cannot be joined or the port is in use.
     """
     deadline_s = checked_deadline(deadline_s, control_port)
     shown_at = watch_address(watch, os.environ)
     _check_none_is_open()
     is_ours = not dist.is_initialized()
-    job_key = job_key or os.environ.get("SHOAL_JOB_KEY")
+    job_key = job_key or given_key(os.environ)
     going_on = checked_going_on(min_workers, patience_s, quorum, deadline_s)
     moving_s = min(deadline_s, MOVING_S)
     running = None

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from shoal.control import find_running_job
+from shoal.control import find_running_job, given_key
 from shoal.errors import ResourceError, ShoalError
 from shoal.jobs.launching import guard
 from shoal.jobs.launching.hangs import HANGS_S, Hangs
@@ -89,7 +89,7 @@ class Launcher:
         self._folder = Path(tempfile.mkdtemp(prefix="shoal-"))
         # Whoever comes to join finds the job here, also when rank 0 and its store are gone.
         self._job = os.environ.get("SHOAL_JOB") or str(self._folder / "job")
-        self._hangs = Hangs({"SHOAL_JOB": self._job}, os.environ.get("SHOAL_JOB_KEY"))
+        self._hangs = Hangs({"SHOAL_JOB": self._job}, given_key(os.environ))
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, str(self._folder)],
             stdin=subprocess.PIPE,
@@ -173,7 +173,7 @@ class Launcher:
     def _job_runs(self) -> bool:
         environment = {"SHOAL_JOB": self._job}
         with suppress(ShoalError):
-            return find_running_job(environment, os.environ.get("SHOAL_JOB_KEY")) is not None
+            return find_running_job(environment, given_key(os.environ)) is not None
         return False
 
     def _start(self, ranks: list[int]) -> None:
