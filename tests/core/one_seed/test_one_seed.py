@@ -30,6 +30,7 @@ def worlds() -> Iterator[None]:
         yield
 
 
+@pytest.mark.timeout(600)  # 80 histories take half a minute of a core that nobody else uses
 @pytest.mark.parametrize("kind", seldom(VARIANTS, often=OFTEN))
 def test_promises_hold_whatever_happens(kind: str) -> None:
     fired: Counter[str] = Counter()
