@@ -9,6 +9,7 @@ of a newer one, and a checkpoint that lacks a part is none.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"step-(\d{12})(?:\.view-(\d+)\.part-(\d+)-of-(\d+))?\.pt")
 _UNFINISHED: Final = re.compile(r"\.step-(\d{12}).*\.pt\.\d+")
 _FORMAT: Final = 1
+_MOST_UNFINISHED: Final = 2
+"""Checkpoints that a job may have begun to write, and not finished, when it died."""
+
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -148,14 +153,14 @@ def load_checkpoint(
     To be called by every worker after `init`, before its DistributedOptimizer is made, which goes
     on counting from there. A newcomer to a running job loads nothing: it gets the others' state.
     Raises `MismatchError` for a checkpoint of another model, and for workers that found different
-    checkpoints, `DataError` for a file of another kind, and for parts without a whole checkpoint.
+    checkpoints, `DataError` for a file of another kind, and for parts of checkpoints without a whole one.
     """
     session = current_session()
     if session.member.is_newcomer:
         return 0
     there = _there(Path(folder))
     if not there:
-        _check_none(Path(folder))
+        _check_shared(Path(folder))
         return 0
     path = there[-1][0]
     state, *parts = map(_read, there[-1])
@@ -227,15 +232,18 @@ def _there(folder: Path) -> list[list[Path]]:
     return [[parts[n] for n in sorted(parts)] for _, parts in sorted(whole, key=lambda at: at[0])]
 
 
-def _check_none(folder: Path) -> None:
-    """Raise `DataError` if `folder`, which has no whole checkpoint, has a part of one."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if _NAME.fullmatch(path.name):
-            message = (
-                f"{path} is one part of a checkpoint, and no checkpoint in its folder is whole: all"
-                " workers must save into one folder that they share."
-            )
-            raise DataError(message)
+def _check_shared(folder: Path) -> None:
+    """Raise `DataError` if workers have saved parts into `folder` that never made a whole.
+
+    A job that died while it wrote its first checkpoint leaves some, too, but not of several steps.
+    """
+    parts = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
+    if not parts:
+        return
+    has = f"{folder} has parts of checkpoints, such as {min(parts).name}, and no whole one"
+    if len({_steps_of(path) for path in parts}) > _MOST_UNFINISHED:
+        raise DataError(f"{has}: all workers must save into one folder that they share.")
+    _log.warning("%s: nothing is loaded", has)
 
 
 def _outdated(folder: Path, keep: int) -> list[Path]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.train.checkpoints import Saving, _there
+import pytest
+
+from shoal.errors import DataError
+from shoal.train.checkpoints import Saving, _check_shared, _there
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,3 +57,18 @@ def test_older_parts_go_once_a_newer_checkpoint_is_whole(tmp_path: Path) -> None
     assert left() == {*old, new[0]}, "the newer one is not whole yet"
     save(new[1])
     assert left() == {*new}
+
+
+def test_parts_that_never_made_a_whole_are_not_overlooked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _check_shared(tmp_path / "none")
+    _check_shared(tmp_path)
+    for steps in (2, 4):  # it died while it wrote its first ones
+        (tmp_path / parts_of(steps, 0, [1], 2)[0]).touch()
+    assert not caplog.records
+    _check_shared(tmp_path)
+    assert "step-000000000002.view-0.part-1-of-2.pt, and no whole one" in caplog.text
+    (tmp_path / parts_of(6, 0, [1], 2)[0]).touch()
+    with pytest.raises(DataError, match="all workers must save into one folder"):
+        _check_shared(tmp_path)
