@@ -153,7 +153,7 @@ def load_checkpoint(
     To be called by every worker after `init`, before its DistributedOptimizer is made, which goes
     on counting from there. A newcomer to a running job loads nothing: it gets the others' state.
     Raises `MismatchError` for a checkpoint of another model, and for workers that found different
-    checkpoints, `DataError` for a file of another kind, and for parts of checkpoints without a whole one.
+    checkpoints, `DataError` for a file of another kind, and for parts without a whole checkpoint.
     """
     session = current_session()
     if session.member.is_newcomer:
@@ -179,10 +179,10 @@ def load_checkpoint(
         positions = [each["sampler"] for each in (state, *parts)]
         sampler.load_state_dict(state["sampler"] | in_common(positions))
     model.load_state_dict(state["model"])
-    known = state["optimizer"]
-    if "slices" in state:
-        known = put_together([state, *parts], optimizer, path)
     try:
+        known = state["optimizer"]
+        if "slices" in state:
+            known = put_together([state, *parts], optimizer, path)
         optimizer.load_state_dict(known)
     except ValueError as error:  # its groups are others
         message = f"{path} does not fit this optimizer ({str(error).rstrip('.')})."

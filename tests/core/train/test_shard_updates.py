@@ -143,6 +143,9 @@ def test_slices_of_all_shards_are_the_state_of_one_optimizer(kind: str, num_shar
     with pytest.raises(DataError, match="a file and its other parts do not have all of the model"):
         put_together(parts[:1] if num_shards > 1 else [{**parts[0], "slices": []}],
                      other.optimizer, Path("a file"))  # fmt: skip
+    fewer = torch.optim.SGD(pair.parameters[:3], lr=0.1)
+    with pytest.raises(ValueError, match="it has 3 parameters"):
+        put_together(parts, fewer, Path("a file"))
 
 
 def test_state_that_is_not_of_elements_is_refused() -> None:

@@ -102,10 +102,13 @@ def put_together(parts: Iterable[Mapping[str, Any]], optimizer: Optimizer, path:
     """Load the weights in the slices of all `parts`; return the optimizer's state dictionary.
 
     Its parameter groups are those of the first part. Raises `DataError` if the slices, which
-    `path` has, are not all that `optimizer` trains.
+    `path` has, are not all that was trained, and `ValueError` if `optimizer` trains less.
     """
     first, *_ = parts = list(parts)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if any(number >= len(parameters) for number in first["strides"]):
+        message = f"it has {len(parameters)} parameters"
+        raise ValueError(message)
     wholes = {
         number: _Whole(parameters[number].shape, stride)
         for number, stride in first["strides"].items()
