@@ -4,14 +4,15 @@ Seven workers train, each on a host of its own, and an eighth comes, is killed, 
 each time: how long from its first line (it is forked where imports are done) to its first step,
 what that cost the others, and how fast the state came in, as a share of what the newcomer's port
 can carry. Most of the state are parameters that are not trained, so that two cores can carry the
-training of eight hosts.
+training of eight hosts. The newcomer does not have these, and then does, as it has a pretrained
+model's file.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ PORTS: Final = Ports(8, 1_000_000_000, 1 << 20)
 STATE_BYTES: Final = 100_000_000
 TRAINING: Final = Training(250, compute_s=0.2, still_bytes=STATE_BYTES - 2_000_000)
 """What is trained has a quarter of a million parameters: 1 MB, and as much of momentum."""
+KNOWN: Final = replace(TRAINING, is_still_known=True)
 TITLES: Final = ("all-reduce", "ripples", "torchft (tuned)")
 """The contenders that are measured: a sum, which waits for the newcomer, groups, which do not have
 to, and the other library that hands state on."""
@@ -62,11 +64,16 @@ def measure(stand: Stand) -> list[Row]:
         stand.skip(reason)
         return []
     joins = stand.choose(full=4, quick=1)
-    chosen = [each for each in installed(stand) if each.title in TITLES]
+    cases = {}
+    for each in (each for each in installed(stand) if each.title in TITLES):
+        cases[each.name] = each, TRAINING
+        if each.title == TITLES[0]:
+            cases[f"{each.name}, which has what is not trained"] = each, KNOWN
     rows: list[Row] = []
-    for name, contender in stand.each({each.name: each for each in chosen}):
+    for name, (contender, training) in stand.each(cases):
         try:
-            rows += rows_of(name, contender.is_ours, join_again(contender, joins))
+            found = join_again(contender, joins, training=training)
+            rows += rows_of(name, contender.is_ours, found)
         except ShoalError as error:
             stand.skip(f"{name}: {error}")
         stand.keep(rows)
@@ -94,8 +101,9 @@ def join_again(
             found.seconds.append((first - job.began_ns(newcomer)) / _NS)
             times = [[step.at_ns for step in job.record(rank).steps()] for rank in range(newcomer)]
             found.lost_steps.append(max(lost_steps(each, began_ns, first) for each in times))
-            arrivals = job.arrivals(newcomer)
-            found.shares.append(share_of_port(arrivals, training.still_bytes, ports.goodput))
+            if not training.is_still_known:
+                arrivals = job.arrivals(newcomer)
+                found.shares.append(share_of_port(arrivals, training.still_bytes, ports.goodput))
             job.kill(newcomer)
             job.forget(newcomer)
             job.await_all(newcomer)
@@ -143,4 +151,5 @@ def rows_of(name: str, is_ours: bool, found: Joins) -> list[Row]:
             figure(case, f"a newcomer: {what}", unit, values, bound if is_ours else None), values
         )
         for what, unit, values, bound in figures
+        if values
     ]

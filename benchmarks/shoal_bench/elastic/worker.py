@@ -66,12 +66,17 @@ class Training(AbstractWork):
     """The size of a parameter that is not trained, of whole numbers, as of a quantized model that
     is fine-tuned: it is in the state that a newcomer gets, and in no sum or mean."""
 
+    is_still_known: bool = False
+    """Whether every worker makes that parameter alike, as from a pretrained model's file."""
+
     def model(self) -> nn.Module:
-        """Return the model, the same on every worker."""
+        """Return the model; what is trained of it is the same on every worker."""
         model = perceptron(self.width)
         if self.still_bytes:
-            still = nn.Parameter(torch.zeros(self.still_bytes, dtype=torch.uint8), False)
-            model.register_parameter("still", still)
+            still = torch.zeros(self.still_bytes, dtype=torch.uint8)
+            if not self.is_still_known:
+                still[:4] = torch.tensor(list(os.getpid().to_bytes(4)))
+            model.register_parameter("still", nn.Parameter(still, requires_grad=False))
         return model
 
     def run(self, task: Task, notes: Notes) -> None:

@@ -7,7 +7,9 @@ The decision names the newcomers (`membership.Decision.newcomers`), so if either
 way, the next view's members begin again, with another donor if need be.
 
 Names, shapes and plain values go over the control plane, which is authenticated, with digests; the
-tensors' bytes go over the transport, and are checked against the digests.
+tensors' bytes go over the transport, and are checked against the digests. Large parameters that are
+not trained do not travel to a newcomer that has them already: a script that is started again has
+made them as it did before, out of a pretrained model's file say.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import io
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import cycle
@@ -50,8 +52,9 @@ _PIECE_BYTES: Final = 4 << 20
 """The most bytes that one donor gives before it is another donor's turn."""
 _BLOCK_BYTES: Final = 1 << 20
 """The bytes that one checksum covers."""
+_NOT_UNDERSTOOD: Final = "What a worker says of its state is not understood"
 _NOBODY: Final = "All who had a model were lost before one handed it on to this newcomer."
-_GIVEN, _DIGESTS = "given", "digests"
+_GIVEN, _HAS, _DIGESTS = "given", "has", "digests"
 
 
 class _Digests(msgspec.Struct, frozen=True):
@@ -112,8 +115,13 @@ class Donor:
         with suppress(ShoalError):  # of a view that is over, or a job: others hear of that
             if any(own == givers[0] for givers in takers.values()):
                 file = io.BytesIO()
-                torch.save(skeleton, file)
-                self._say(_GIVEN, decision, file.getvalue())
+                torch.save((skeleton, _frozen_digests(replica)), file)
+                _say(replica, _GIVEN, decision, file.getvalue())
+            said = _await(replica, _HAS, decision, list(takers))
+            has = {
+                taker: decode_msgpack(each, set[int], _NOT_UNDERSTOOD)
+                for taker, each in zip(takers, said, strict=True)
+            }
             with member.changed:
                 if not member.is_in(decision.view):
                     return
@@ -121,15 +129,11 @@ class Donor:
                 self._sent = [
                     send(piece, taker, channel=STATE_CHANNEL)
                     for taker, givers in takers.items()
-                    for giver, piece in _dealt(memory, tensors, num_buffers, givers)
+                    for giver, piece in _dealt(memory, tensors, num_buffers, givers, has[taker])
                     if giver == own
                 ]
             digests = _digests_of(tensors, num_buffers)
-            self._say(_DIGESTS, decision, msgspec.msgpack.encode(digests))
-
-    def _say(self, what: str, decision: Decision, value: bytes) -> None:
-        name = _named(self._replica, what, decision, self._replica.communicator.rank)
-        self._replica.facts.set(name, value)
+            _say(replica, _DIGESTS, decision, msgspec.msgpack.encode(digests))
 
 
 def take_over(replica: Replica, executor: AbstractExecutor) -> int:
@@ -169,18 +173,21 @@ def _dealt(
     tensors: Sequence[Tensor],
     num_buffers: int,
     givers: Sequence[int],
+    has: Collection[int],
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the pieces of `memory`, which is for `tensors`, each with the rank that gives it.
 
-    The large parameters and states, which all `givers` have alike, are dealt among them; the first
-    gives buffers, and the small tensors that lie together with some of them.
+    The large parameters and states, which all `givers` have alike, are dealt among them, but for
+    those whose numbers the newcomer `has`; the first gives buffers, and the small tensors that lie
+    together with some of them.
     """
-    large = [is_large(tensor) for tensor in tensors]
-    first = len(memory) - sum(large)
-    end = first + sum(large[: len(large) - num_buffers])
-    for each in (*memory[:first], *memory[end:]):
+    large = [number for number, tensor in enumerate(tensors) if is_large(tensor)]
+    first, end = len(memory) - len(large), len(tensors) - num_buffers
+    places = list(zip(large, memory[first:], strict=True))
+    for each in (*memory[:first], *(place for number, place in places if number >= end)):
         yield givers[0], each
-    pieces = (piece for each in memory[first:end] for piece in each.split(_PIECE_BYTES))
+    dealt = [place for number, place in places if number < end and number not in has]
+    pieces = (piece for each in dealt for piece in each.split(_PIECE_BYTES))
     yield from zip(cycle(givers), pieces, strict=False)
 
 
@@ -188,12 +195,19 @@ def _receive(
     replica: Replica, decision: Decision, givers: Sequence[int]
 ) -> tuple[dict[str, Any], list[Tensor]]:
     """Return the state without values, and the tensors with the values, as the donors give them."""
+    mine = _frozen_digests(replica)
     (said,) = _await(replica, _GIVEN, decision, givers[:1])
-    skeleton = torch.load(io.BytesIO(said), weights_only=True)
+    skeleton, theirs = torch.load(io.BytesIO(said), weights_only=True)
+    has = {number for number, digest in theirs.items() if mine.get(number) == digest}
+    _say(replica, _HAS, decision, msgspec.msgpack.encode(has))
     _, empty = taken_apart(skeleton)
     memory, tensors = memory_for(empty)
+    own = held(replica.model.parameters())
+    with torch.no_grad():
+        for number in has:
+            tensors[number].copy_(own[number])
     receive = replica.communicator.receive
-    pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers)
+    pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers, has)
     for work in [receive(piece, giver, channel=STATE_CHANNEL) for giver, piece in pieces]:
         work.wait()
     return skeleton, tensors
@@ -204,9 +218,8 @@ def _check(
 ) -> None:
     """Raise `MismatchError` unless the state that came is `donor`'s, and if exact everyone's."""
     ranks = sorted(decision.reports) if is_exact else [donor]
-    fault = "What a worker says of its state is not understood"
     said = {
-        rank: decode_msgpack(each, _Digests, fault)
+        rank: decode_msgpack(each, _Digests, _NOT_UNDERSTOOD)
         for rank, each in zip(ranks, _await(replica, _DIGESTS, decision, ranks), strict=True)
     }
     if said[donor] != digests:
@@ -223,7 +236,10 @@ def _check(
 
 
 def _await(replica: Replica, what: str, decision: Decision, ranks: Sequence[int]) -> list[bytes]:
-    """Return what each of `ranks` has published about its state in a view."""
+    """Return what each of `ranks` has published about its state in a view.
+
+    Raises `ViewChanging` once the view is over, and `DeadlineExceeded`.
+    """
     names = [_named(replica, what, decision, rank) for rank in ranks]
     end = time.monotonic() + replica.deadline_s
     while True:
@@ -232,6 +248,9 @@ def _await(replica: Replica, what: str, decision: Decision, ranks: Sequence[int]
         if len(there) == len(said):
             return there
         replica.communicator.check()
+        with replica.member.changed:
+            if not replica.member.is_in(decision.view):
+                raise ViewChanging
         if time.monotonic() > end:
             late = [rank for rank, each in zip(ranks, said, strict=True) if each is None]
             message = (
@@ -240,6 +259,10 @@ def _await(replica: Replica, what: str, decision: Decision, ranks: Sequence[int]
             )
             raise DeadlineExceeded(message)
         time.sleep(_POLL_S)
+
+
+def _say(replica: Replica, what: str, decision: Decision, value: bytes) -> None:
+    replica.facts.set(_named(replica, what, decision, replica.communicator.rank), value)
 
 
 def _named(replica: Replica, what: str, decision: Decision, rank: int) -> str:
@@ -276,6 +299,15 @@ def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -
 def held(tensors: Iterator[Tensor]) -> list[Tensor]:
     """Return those of a model's tensors that hold values of their own."""
     return [each for each in tensors if each.layout == torch.strided and each.numel()]
+
+
+def _frozen_digests(replica: Replica) -> dict[int, str]:
+    """Return the digest of each large parameter that is not trained, by its number."""
+    return {
+        number: _digest([each]).hex()
+        for number, each in enumerate(held(replica.model.parameters()))
+        if not each.requires_grad and is_large(each)
+    }
 
 
 def _digests_of(tensors: Sequence[Tensor], num_buffers: int) -> _Digests:

@@ -36,6 +36,7 @@ def test_all_arrives_from_donors_whose_buffers_differ(seed: int) -> None:
     tensors, num_buffers = tensors_of(random)
     num_trained = len(tensors) - num_buffers
     givers = tuple(range(3, 3 + random.randrange(1, 4)))
+    has = {number for number in range(num_trained) if random.random() < 0.3}
     sent: dict[int, list[Tensor]] = defaultdict(list)
     for giver in givers:
         others = [torch.randn_like(each) for each in tensors[num_trained:]]
@@ -43,22 +44,25 @@ def test_all_arrives_from_donors_whose_buffers_differ(seed: int) -> None:
         memory, kept = state_memory.copied(own, all_of_them=False)
         sent[giver] = [
             piece.clone()
-            for who, piece in handing_on._dealt(memory, kept, num_buffers, givers)
+            for who, piece in handing_on._dealt(memory, kept, num_buffers, givers, has)
             if who == giver
         ]
     memory, received = state_memory.memory_for([torch.empty_like(each) for each in tensors])
-    for giver, piece in handing_on._dealt(memory, received, num_buffers, givers):
+    for each in received:
+        each.zero_()
+    for giver, piece in handing_on._dealt(memory, received, num_buffers, givers, has):
         piece.copy_(sent[giver].pop(0))
     assert not any(sent.values())
-    for mine, given in zip(received, tensors, strict=True):
-        assert torch.equal(mine, given)
+    for number, (mine, given) in enumerate(zip(received, tensors, strict=True)):
+        has_come = number not in has or not state_memory.is_large(given)
+        assert torch.equal(mine, given) == has_come
 
 
 def test_all_donors_give_a_part_of_what_is_large() -> None:
     tensors = [torch.randn(4 * PIECE)]
     memory, kept = state_memory.copied(tensors, all_of_them=False)
     counts: dict[int, int] = defaultdict(int)
-    for giver, piece in handing_on._dealt(memory, kept, 0, (0, 1, 2)):
+    for giver, piece in handing_on._dealt(memory, kept, 0, (0, 1, 2), ()):
         counts[giver] += len(piece)
     assert sum(counts.values()) == 16 * PIECE
     assert max(counts.values()) - min(counts.values()) <= PIECE
