@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from forked_process import start
 
 from shoal.errors import WorkerLost
+from shoal.jobs import read_traces
+from shoal.trace import SpanKind
 from started_ranks import free_port, outcomes, printed_by_ranks
 from thoroughness import seldom
 
@@ -60,6 +64,18 @@ def test_groups_meet_as_the_generator_says_and_the_mean_stays(bound: str) -> Non
         assert result["sizes"]
         assert set(result["sizes"]) <= {2, 3, 4}
         assert result["asked"] == (10 if rank == 3 else 40)
+
+
+def test_groups_are_traced(tmp_path: Path) -> None:
+    printed_by_ranks(AVERAGES, 4, BOUND="0", SHOAL_TRACE=str(tmp_path / "trace"))
+    (run,) = read_traces(tmp_path / "trace")
+    assert (run.strategy, run.workers, run.model) == ("ripples", 4, "arrays")
+    assert set(run.group_sizes) <= {"2", "3", "4"}
+    spans = {kind: [each for each in run.timeline if each.kind is kind] for kind in SpanKind}
+    assert all(spans.values())
+    assert all(each.rank in each.members and each.reason for each in spans[SpanKind.EXCHANGE])
+    own_s = {each.rank: each.compute_seconds for each in run.worker_results}
+    assert own_s[2] > 0.002 * 30, "that rank sleeps in each step"
 
 
 LOST = """

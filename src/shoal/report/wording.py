@@ -93,8 +93,10 @@ def how_slow(run: RunResult, rank: str) -> str:
 
 def workload_line(run: RunResult) -> str:
     """Return what `run` trained on what, without what may differ between compared strategies."""
-    parameters = f"{run.num_parameters:,} parameters"
-    return f"{_count(run.workers, 'worker')} · {run.dataset} · {run.model} ({parameters})"
+    model = run.model
+    if run.num_parameters:  # groups of arrays do not tell of the model
+        model += f" ({run.num_parameters:,} parameters)"
+    return f"{_count(run.workers, 'worker')} · {run.dataset} · {model}"
 
 
 def padding_sentence(run: RunResult, environment: Environment | None) -> str:

@@ -39,8 +39,9 @@ from shoal.train.handing_on import take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.step_samples import StepSampler
-from shoal.train.trace_folder import TraceFile, sink_of, traced_worker
+from shoal.train.traced_worker import traced_worker
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
+from shoal.watch import TraceFile, sink_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

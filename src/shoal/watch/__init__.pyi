@@ -24,6 +24,9 @@ from shoal.watch.slow_requests import few_requests as few_requests
 from shoal.watch.snapshot import Event as Event
 from shoal.watch.snapshot import ShownWorker as ShownWorker
 from shoal.watch.snapshot import Snapshot as Snapshot
+from shoal.watch.trace_folder import TraceFile as TraceFile
+from shoal.watch.trace_folder import sink_of as sink_of
+from shoal.watch.trace_folder import trace_file as trace_file
 from shoal.watch.trackers import scalars as scalars
 from shoal.watch.trackers import to_mlflow as to_mlflow
 from shoal.watch.trackers import to_tensorboard as to_tensorboard

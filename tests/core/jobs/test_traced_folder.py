@@ -16,8 +16,8 @@ from shoal.errors import DataError
 from shoal.jobs import read_traces
 from shoal.jobs.traced_folder import _with_own_times
 from shoal.trace import ListSink, NullSink, Span, SpanKind, TracedWorker
-from shoal.train import trace_folder
-from shoal.train.trace_folder import TraceFile
+from shoal.watch import trace_folder
+from shoal.watch.trace_folder import TraceFile
 from thoroughness import examples
 
 MS = 1_000_000

@@ -7,8 +7,13 @@ averaged in the groups, and how, is the caller's (`array_means`). (docs/papers.m
 from __future__ import annotations
 
 import os
+import secrets
+import socket
+import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -27,13 +32,15 @@ from shoal.groups import GeneratorConfig
 from shoal.launch import read_launch
 from shoal.membership import View
 from shoal.strategies import Ripples
-from shoal.watch import Course, Sampler, Whereabouts, watch_address
+from shoal.trace import NullSink, Span, SpanKind, TracedWorker
+from shoal.watch import Course, Sampler, Whereabouts, trace_file, watch_address
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from shoal.control import Assigned
     from shoal.session import NumpyCommunicator
+    from shoal.watch import TraceFile
 
 _SESSION: Final = "groups"
 _LONGEST: Final = 1024
@@ -51,8 +58,9 @@ class GeneratedGroups:
 
     after each local step. Several models are averaged in the groups of one of these, since those of
     two could wait for each other in a circle. A rank that is lost ends the others' waits, for
-    groups and in `communicator`, with `WorkerLost`. The job is shown where SHOAL_WATCH says. Raises
-    `ResourceError` if rank 0 cannot serve the control plane, `MismatchError` if ranks disagree.
+    groups and in `communicator`, with `WorkerLost`. The job is shown where SHOAL_WATCH says, and
+    traced where SHOAL_TRACE says. Raises `ResourceError` if rank 0 cannot serve the control plane
+    or a trace cannot be written, `MismatchError` if ranks disagree.
     """
 
     def __init__(
@@ -65,11 +73,14 @@ class GeneratedGroups:
         host, _ = meeting_place(os.environ)
         self._key = job_key(os.environ, host)
         self._step, self._has_left = 0, False
-        self._number = next(communicator.generator_numbers)
+        self._rank, self._number = communicator.rank, next(communicator.generator_numbers)
         self._deadline_s = communicator.deadline_s
         self._service: ControlProcess | None = None
-        endpoint = self._serve(communicator, host)
+        self._trace: TraceFile | None = None
+        endpoint, mark = self._serve(communicator, host)
         try:
+            about = partial(self._about, mark, config or GeneratorConfig(), seed)
+            self._trace = trace_file(about, NullSink())
             self._client = ControlClient(
                 endpoint,
                 self._key,
@@ -79,10 +90,11 @@ class GeneratedGroups:
             )
             self._join(communicator, config or GeneratorConfig(), seed)
         except BaseException:
+            self._close_trace()
             self._stop_service()
             raise
         self._loss: float | None = None
-        course = Course(f"{_SESSION}-{self._number}", Ripples.word, Ripples.is_lock_step, "shoal")
+        course = Course(self._training, Ripples.word, Ripples.is_lock_step, "shoal")
         self._sampler = Sampler(course, communicator.stats, self._client.tell_sample)
 
     def owed(self) -> Iterator[Assigned]:
@@ -97,16 +109,45 @@ class GeneratedGroups:
             begin_ns = time.monotonic_ns()
             assigned = self._client.request_group(_SESSION, self._step)
             granted_ns = time.monotonic_ns()
-            wait_ns += granted_ns - begin_ns
+            wait_ns += self._record(SpanKind.WAIT, begin_ns, granted_ns, assigned)
             if len(assigned.members) > 1:
                 number = self._number << 32 | assigned.group_id  # another generator's has another
                 yield replace(assigned, group_id=number)
-                exchange_ns += time.monotonic_ns() - granted_ns  # the caller has averaged
+                end_ns = time.monotonic_ns()  # the caller has averaged
+                exchange_ns += self._record(SpanKind.EXCHANGE, granted_ns, end_ns, assigned)
             more = assigned.more
         self._step += 1
         where = Whereabouts(0, assigned.members, assigned.reason)
         blocked_ns = wait_ns, exchange_ns
         self._sampler.end_step(self._step, time.monotonic_ns(), blocked_ns, where, self._take_loss)
+
+    def _record(self, kind: SpanKind, start_ns: int, end_ns: int, assigned: Assigned) -> int:
+        """Trace a stretch of this rank's time, and return how long it is."""
+        took_ns = end_ns - start_ns
+        if self._trace is not None:
+            group = assigned.members, assigned.reason
+            self._trace.record(Span(kind, self._rank, self._step, start_ns, took_ns, *group))
+        return took_ns
+
+    def _about(self, mark: str, config: GeneratorConfig, seed: int) -> TracedWorker:
+        return TracedWorker(
+            job=mark,
+            training=self._training,
+            rank=self._rank,
+            host=socket.gethostname(),
+            at_ns=time.monotonic_ns(),
+            date_ns=time.time_ns(),
+            script=Path(sys.argv[0]).name,
+            model="arrays",
+            parameters=0,
+            strategy=Ripples.word,
+            options={"group_size": config.group_size},
+            seed=seed,
+        )
+
+    @property
+    def _training(self) -> str:
+        return f"{_SESSION}-{self._number}"
 
     def tell_loss(self, loss: float) -> None:
         """Let whoever looks at the job see the loss of this rank's step."""
@@ -128,6 +169,7 @@ class GeneratedGroups:
 
     def close(self) -> None:
         """Leave the control plane; on rank 0, which serves it, once the others have."""
+        self._close_trace()
         self._client.close()
         if self._service is not None:
             wait_until_deserted(self._service.endpoint, self._key, self._deadline_s)
@@ -175,8 +217,11 @@ class GeneratedGroups:
             return error
         return None
 
-    def _serve(self, communicator: NumpyCommunicator, host: str) -> str:
-        """Serve the control plane on rank 0; return where, which rank 0 tells the others."""
+    def _serve(self, communicator: NumpyCommunicator, host: str) -> tuple[str, str]:
+        """Serve the control plane on rank 0; return where, and a name that no other job has.
+
+        Rank 0 tells the others both.
+        """
         said, failure = np.zeros(_LONGEST, np.uint8), None
         if communicator.rank == 0:
             try:
@@ -187,7 +232,7 @@ class GeneratedGroups:
                     liveness_timeout_s=usual_liveness_timeout_s(communicator.deadline_s),
                     watch=watch_address(None, os.environ),
                 )
-                text = self._service.endpoint
+                text = f"{self._service.endpoint} {secrets.token_hex(6)}"
             except ResourceError as error:
                 failure, text = error, f"{_FAILED}{error}"
             told = np.frombuffer(text.encode()[:_LONGEST], np.uint8)
@@ -198,7 +243,12 @@ class GeneratedGroups:
         found = said.tobytes().rstrip(b"\0").decode(errors="replace")
         if found.startswith(_FAILED):
             raise ResourceError(found.removeprefix(_FAILED))
-        return found
+        endpoint, mark = found.split()
+        return endpoint, mark
+
+    def _close_trace(self) -> None:
+        if self._trace is not None:
+            self._trace.close()
 
     def _stop_service(self) -> None:
         if self._service is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,18 +18,13 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import msgspec
 
 from shoal.errors import ResourceError
-from shoal.trace import NullSink, TracedWorker, TraceSink, checked_sink
-from shoal.train.flat_parameters import trained_parameters
+from shoal.trace import NullSink, checked_sink
 from shoal.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import nn
-
-    from shoal.session import Session
-    from shoal.strategies import AbstractDefinition
-    from shoal.trace import Sample, Span
+    from shoal.trace import Sample, Span, TracedWorker, TraceSink
 
 VARIABLE: Final = "SHOAL_TRACE"
 MOST_BYTES: Final = 256 << 20
@@ -39,26 +33,6 @@ FLUSH_NS: Final = NANOSECONDS_PER_SECOND
 """The time between two writes: a worker that is killed loses the spans of so long at most."""
 
 _log = logging.getLogger(__name__)
-
-
-def traced_worker(
-    session: Session, training: str, strategy: AbstractDefinition, model: nn.Module, seed: int
-) -> TracedWorker:
-    """Return the description of the worker that a trace begins with."""
-    return TracedWorker(
-        job=session.mark,
-        training=training,
-        rank=session.rank,
-        host=socket.gethostname(),
-        at_ns=time.monotonic_ns(),
-        date_ns=time.time_ns(),
-        script=Path(sys.argv[0]).name,
-        model=type(model).__name__,
-        parameters=sum(each.numel() for each in trained_parameters(model)),
-        strategy=strategy.word,
-        options=strategy.options(),
-        seed=seed,
-    )
 
 
 def sink_of(
@@ -72,8 +46,20 @@ def sink_of(
     written to.
     """
     sink: TraceSink = NullSink() if given is None else checked_sink(given)
+    return trace_file(about, sink, environment) or sink
+
+
+def trace_file(
+    about: Callable[[], TracedWorker],
+    beside: TraceSink,
+    environment: Mapping[str, str] = os.environ,
+) -> TraceFile | None:
+    """Return the file in the folder that SHOAL_TRACE names, None if it names none.
+
+    `about` says what it begins with. Raises `ResourceError` as `TraceFile`.
+    """
     folder = environment.get(VARIABLE, "")
-    return TraceFile(Path(folder), about(), sink) if folder else sink
+    return TraceFile(Path(folder), about(), beside) if folder else None
 
 
 class TraceFile:
