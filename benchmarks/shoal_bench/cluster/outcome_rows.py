@@ -51,6 +51,13 @@ class ContenderRuns:
         found = self.runs[repeat].seconds_to_target
         return self.limit_s if found is None else max(found, 1e-9)
 
+    def lasted(self, repeat: int) -> float:
+        """Return the time to the target, or how long the run lasted without meeting it."""
+        run = self.runs[repeat]
+        if run.seconds_to_target is None and run.ended_s is not None:
+            return run.ended_s
+        return self.seconds(repeat)
+
     @property
     def median_s(self) -> float:
         """Median of the times to the target."""
@@ -142,7 +149,7 @@ def _own_rows(scenario: ClusterScenario, entry: ContenderRuns, target_loss: floa
             case,
             f"{TIME} {target_loss:g} ({reached})",
             "s",
-            [entry.seconds(repeat) for repeat in entry.runs],
+            [entry.lasted(repeat) for repeat in entry.runs],
         ),
         row("final loss", "", lambda run: run.final_loss),
         row("final accuracy", "", lambda run: run.final_accuracy),

@@ -113,9 +113,11 @@ class Donor:
         replica, member = self._replica, self._replica.member
         own = replica.communicator.rank
         with suppress(ShoalError):  # of a view that is over, or a job: others hear of that
+            frozen: dict[int, bytes] = {}
             if any(own == givers[0] for givers in takers.values()):
+                frozen = _frozen_digests(replica)
                 file = io.BytesIO()
-                torch.save((skeleton, _frozen_digests(replica)), file)
+                torch.save((skeleton, {n: each.hex() for n, each in frozen.items()}), file)
                 _say(replica, _GIVEN, decision, file.getvalue())
             said = _await(replica, _HAS, decision, list(takers))
             has = {
@@ -132,7 +134,7 @@ class Donor:
                     for giver, piece in _dealt(memory, tensors, num_buffers, givers, has[taker])
                     if giver == own
                 ]
-            digests = _digests_of(tensors, num_buffers)
+            digests = _digests_of(tensors, num_buffers, frozen)
             _say(replica, _DIGESTS, decision, msgspec.msgpack.encode(digests))
 
 
@@ -151,9 +153,9 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
             with member.acting_in(decision.view):
                 donors = _donors(decision, replica.session, share=executor.is_exact)
                 givers = donors[replica.communicator.rank]
-                skeleton, tensors = _receive(replica, decision, givers)
+                skeleton, tensors, known = _receive(replica, decision, givers)
                 num_buffers = len(skeleton["buffers"])
-                digests = _digests_of(tensors, num_buffers)
+                digests = _digests_of(tensors, num_buffers, known)
                 _check(replica, decision, digests, givers[0], is_exact=executor.is_exact)
             steps = _load(replica, executor, put_together(skeleton, tensors))
             with member.changed:
@@ -193,13 +195,16 @@ def _dealt(
 
 def _receive(
     replica: Replica, decision: Decision, givers: Sequence[int]
-) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return the state without values, and the tensors with the values, as the donors give them."""
+) -> tuple[dict[str, Any], list[Tensor], dict[int, bytes]]:
+    """Return the state without values, and the tensors with the values, as the donors give them.
+
+    Those that have not come, because this newcomer has them, are returned with their digests.
+    """
     mine = _frozen_digests(replica)
     (said,) = _await(replica, _GIVEN, decision, givers[:1])
     skeleton, theirs = torch.load(io.BytesIO(said), weights_only=True)
-    has = {number for number, digest in theirs.items() if mine.get(number) == digest}
-    _say(replica, _HAS, decision, msgspec.msgpack.encode(has))
+    has = {n: each for n, each in mine.items() if theirs.get(n) == each.hex()}
+    _say(replica, _HAS, decision, msgspec.msgpack.encode(list(has)))
     _, empty = taken_apart(skeleton)
     memory, tensors = memory_for(empty)
     own = held(replica.model.parameters())
@@ -210,7 +215,7 @@ def _receive(
     pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers, has)
     for work in [receive(piece, giver, channel=STATE_CHANNEL) for giver, piece in pieces]:
         work.wait()
-    return skeleton, tensors
+    return skeleton, tensors, has
 
 
 def _check(
@@ -301,27 +306,31 @@ def held(tensors: Iterator[Tensor]) -> list[Tensor]:
     return [each for each in tensors if each.layout == torch.strided and each.numel()]
 
 
-def _frozen_digests(replica: Replica) -> dict[int, str]:
+def _frozen_digests(replica: Replica) -> dict[int, bytes]:
     """Return the digest of each large parameter that is not trained, by its number."""
     return {
-        number: _digest([each]).hex()
+        number: _digest(each)
         for number, each in enumerate(held(replica.model.parameters()))
         if not each.requires_grad and is_large(each)
     }
 
 
-def _digests_of(tensors: Sequence[Tensor], num_buffers: int) -> _Digests:
+def _digests_of(
+    tensors: Sequence[Tensor], num_buffers: int, known: Mapping[int, bytes]
+) -> _Digests:
+    """Return the digests of a state; `known` are those of some of its tensors, by number."""
+    found = [known.get(n) or _digest(each) for n, each in enumerate(tensors)]
     num_trained = len(tensors) - num_buffers
-    return _Digests(_digest(tensors[:num_trained]), _digest(tensors[num_trained:]))
+    parts = (found[:num_trained], found[num_trained:])
+    return _Digests(*(blake2b(b"".join(part), digest_size=16).digest() for part in parts))
 
 
-def _digest(tensors: Sequence[Tensor]) -> bytes:
+def _digest(tensor: Tensor) -> bytes:
     """Return a digest that tells these bytes from damaged ones: a checksum of each block, hashed.
 
     It keeps no forger out, but is several times as fast as a digest that would.
     """
     found = blake2b(digest_size=16)
-    for tensor in tensors:
-        for block in bytes_of(tensor).split(_BLOCK_BYTES):
-            found.update(zlib.crc32(block.numpy()).to_bytes(4))
+    for block in bytes_of(tensor).split(_BLOCK_BYTES):
+        found.update(zlib.crc32(block.numpy()).to_bytes(4))
     return found.digest()
