@@ -10,13 +10,13 @@ import multiprocessing
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shoal.errors import DataError
-from shoal.jobs import WorkerPool
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from shoal.jobs import WorkerPool
     from shoal.workloads import Dataset
     from shoal_bench.rows import Row
 
@@ -83,6 +83,10 @@ class Stand:
         if self._pool is not None and self._pool.settings.workers == workers:
             return self._pool
         self.close_pool()
+        from shoal.jobs import (
+            WorkerPool,  # brings torch, which sections without workers measure too
+        )
+
         cache = None if self.data_directory is None else str(self.data_directory)
         self._pool = WorkerPool(workers, cache_directory=cache)
         self._pool.start()

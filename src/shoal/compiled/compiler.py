@@ -47,7 +47,8 @@ _KINDS: Final = {
 
 def make_part_dispatcher(function: Callable[..., object], *, inline: bool) -> Any:
     """Return what compiles `function` for the types that compiled code calls it with."""
-    options = _OPTIONS | _BARE | ({"forceinline": True} if inline else {})
+    # said either way: numba passes on what a caller says, and a part is kept for its other callers
+    options = _OPTIONS | _BARE | {"forceinline": inline}
     dispatcher = numba.njit(**options, pipeline_class=Parts)(function)
     dispatcher._insert = lambda *_: None  # noqa: SLF001 - of Python's calls: there are none
     dispatcher._cache = KeptParts(function)  # noqa: SLF001 - as numba's own `cache=True` does

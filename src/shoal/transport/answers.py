@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shoal.compiled import U1, compiled, copy_bytes, rows_at
+from shoal.compiled import U1, compiled, copy_bytes, inlined, rows_at
 from shoal.transport.agreement import (
     agree_with,
     agreement_of_incoming,
@@ -56,7 +56,7 @@ LOSSY_PACKETS: Final = 4_096
 """The number of packets after a loss for which questions are asked twice."""
 
 
-@compiled
+@inlined
 def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: int) -> None:
     """Take in what the receiver says of our packets to it, and how many more it grants."""
     peer = state.peers[rank]

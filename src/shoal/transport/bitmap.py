@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy import uint64
 
-from shoal.compiled import U8, compiled, lowest_bit, number_of_bits, rows_at
+from shoal.compiled import U8, compiled, inlined, lowest_bit, number_of_bits, rows_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +86,7 @@ def next_bit(address: int, bits: int, start: int) -> int:
     return found if found < bits else -1
 
 
-@compiled
+@inlined
 def set_run(address: int, start: int, most: int) -> int:
     """Return how many bits from `start` on are set, one after another; `most` are looked at."""
     words = rows_at(address, (start + most + 63) >> 6, U8)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.transport.losses import note_judged, note_lost, note_not_lost
 from shoal.transport.replay import has_seen
 from shoal.transport.tables import NEAR
@@ -71,7 +71,7 @@ GAPS_REMEMBERED: Final = 24.0
 """The number of gaps over which the share of gaps is a running mean."""
 
 
-@compiled
+@inlined
 def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
     """Note that packet numbers below `end` of a peer have arrived or are missing.
 
@@ -100,7 +100,7 @@ def note_overtaken(core: Row, peer: Row, number: int) -> None:
     peer.reordering = max(peer.reordering, min(float(peer.end - number), MOST_REORDERING))
 
 
-@compiled
+@inlined
 def note_delay(
     core: Row, peer: Row, clock: int, arrived: int, packets: int, is_exact: bool
 ) -> None:
@@ -142,7 +142,7 @@ def note_delay(
         core.high_delay -= step
 
 
-@compiled
+@inlined
 def note_gap(core: Row, peer: Row) -> None:
     """Note that a packet is missing behind the latest of a peer's, and what that had to wait."""
     if peer.known >= NEAR:
@@ -191,7 +191,7 @@ def says_shallow(core: Row) -> bool:
     return bool(core.interval_last < core.found_until)
 
 
-@compiled
+@inlined
 def note_way(core: Row, peer: Row) -> None:
     """Note how long a round trip of our own packets took: no way without queues is longer.
 

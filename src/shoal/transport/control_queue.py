@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shoal.compiled import U8, compiled, rows_at
+from shoal.compiled import U8, compiled, inlined, rows_at
 from shoal.transport.recent_keys import first_place
 from shoal.transport.tables import CONTROL, Counter, Row, State
 
@@ -71,7 +71,7 @@ def _fill(
             row.bitmap[index] = words[index]
 
 
-@compiled
+@inlined
 def queue_feedback(state: State, peer: int, kind: int) -> None:
     """Queue a feedback block to `peer`, unless a packet is waiting that will take it along."""
     if state.peers[peer].feedback_due == 0:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.transport.replay import WINDOW
 from shoal.transport.tables import NEAR
 
@@ -113,7 +113,7 @@ def _share_of(core: Row, peer: Row) -> int:
     return int(core.budget / max(1, core.receiving_peers))
 
 
-@compiled
+@inlined
 def extend_grant(core: Row, peer: Row) -> bool:
     """Extend a peer's credit to its share of the budget, or to all that it owes if that is less.
 
@@ -130,13 +130,13 @@ def extend_grant(core: Row, peer: Row) -> bool:
     return bool(peer.grant - peer.grant_sent >= news and not peer.feedback_due)
 
 
-@compiled
+@inlined
 def takes_turns(core: Row, peer: Row) -> bool:
     """Return whether a sender is granted credit in turns, because many others send too."""
     return bool(core.budget < TURN * core.receiving_peers and peer.known < NEAR)
 
 
-@compiled
+@inlined
 def line_up(state: State, rank: int) -> None:
     """Let `rank` wait for its next turn once it has used up its credit."""
     core, peers = state.core[0], state.peers
@@ -154,7 +154,7 @@ def line_up(state: State, rank: int) -> None:
     core.last_waiting = rank
 
 
-@compiled
+@inlined
 def leave_turn(core: Row, peer: Row) -> bool:
     """Let others have a sender's turn: it has nothing to send now. Return whether to tell it."""
     _end_turn(core, peer)
@@ -174,7 +174,7 @@ def keep_credit(peer: Row) -> bool:
     return True
 
 
-@compiled
+@inlined
 def next_turn(state: State) -> int:
     """Grant a turn to the peer that has waited longest; return its rank, -1 for no turn."""
     core, peers = state.core[0], state.peers

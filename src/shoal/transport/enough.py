@@ -6,7 +6,7 @@ with what its bound and its shard leave it (docs/papers.md, 1.5).
 
 from __future__ import annotations
 
-from shoal.compiled import I8, compiled, rows_at
+from shoal.compiled import I8, compiled, inlined, rows_at
 from shoal.transport.answers import LOSSY_PACKETS
 from shoal.transport.bitmap import count_bits
 from shoal.transport.control_queue import queue_control, remember_stop
@@ -21,7 +21,7 @@ _BITMAPS = int(Counter.BITMAPS)
 _STOPS = int(Counter.STOPS)
 
 
-@compiled
+@inlined
 def stops_early(core: Row, peer: Row) -> bool:
     """Return whether to stop messages of a peer at their bounds, before all of them has been sent.
 
@@ -31,7 +31,7 @@ def stops_early(core: Row, peer: Row) -> bool:
     return bool(core.stop_early and peer.end >= peer.lossy_until)
 
 
-@compiled
+@inlined
 def wanted_of(row: Row, stop_early: bool) -> int:
     """Return how many bytes of a message must be here for it to be done.
 

@@ -12,7 +12,7 @@ from typing import Final
 from numpy import float32, float64, int32, int64, uint16, uint32
 
 from shoal.arguments import one_of
-from shoal.compiled import F4, F8, I4, I8, U2, U4, compiled, copy_bytes, rows_at
+from shoal.compiled import F4, F8, I4, I8, U2, U4, compiled, copy_bytes, inlined, rows_at
 from shoal.transport.tables import WRITE
 
 RAW: Final = 0
@@ -145,7 +145,7 @@ def take(form: int, message: int, offset: int, payload: int, length: int) -> int
     return payload
 
 
-@compiled
+@inlined
 def put(form: int, mode: int, message: int, offset: int, payload: int, length: int) -> None:
     """Write or add `length` wire bytes at address `payload` to `offset` of the message."""
     if form == ABSENT:

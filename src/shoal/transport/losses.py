@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.transport.credit import takes_turns
 from shoal.transport.own_queue import packets_per_us
 from shoal.transport.parity import MOST_CODE, blocks_of, rows_of
@@ -52,7 +52,7 @@ _SHARE_UNIT: Final = 1 << 16
 _BUNCH_UNIT: Final = 1 << 8
 
 
-@compiled
+@inlined
 def note_judged(peer: Row, packets: int) -> None:
     """Note that so many packet numbers more are known to have come or to be lost."""
     kept = max(0.0, 1.0 - packets / REMEMBERED)
@@ -70,7 +70,7 @@ def note_lost(peer: Row, number: int) -> None:
     peer.last_lost = number
 
 
-@compiled
+@inlined
 def note_not_lost(peer: Row) -> None:
     """Note that one of those packets has come after all."""
     peer.lost_lately = max(0.0, peer.lost_lately - 1.0)

@@ -7,7 +7,7 @@ shard share what may be missing: one that lacked less than its part leaves the r
 
 from __future__ import annotations
 
-from shoal.compiled import U2, compiled, rows_at
+from shoal.compiled import U2, compiled, inlined, rows_at
 from shoal.transport.answers import (
     on_bitmap,
     on_feedback,
@@ -111,7 +111,7 @@ CONGESTION_MARK = 3
 """The ECN bits as a switch sets them."""
 
 
-@compiled
+@inlined
 def on_datagrams(
     state: State, address: int, size: int, stride: int, arrived: int, tos: int, now: int
 ) -> None:
@@ -129,7 +129,7 @@ def on_datagrams(
             break
 
 
-@compiled
+@inlined
 def _on_next(
     state: State, address: int, length: int, left: int, arrived: int, tos: int, now: int
 ) -> int:
@@ -159,7 +159,7 @@ def _on_next(
     return 1
 
 
-@compiled
+@inlined
 def _on_data(
     state: State,
     rank: int,
@@ -189,7 +189,7 @@ def _on_data(
     return count
 
 
-@compiled
+@inlined
 def _grant_more(state: State, rank: int, goes_on: bool) -> None:
     """Grant what has become free by what has come from `rank`, and tell the peers that get it.
 
@@ -211,7 +211,7 @@ def _grant_more(state: State, rank: int, goes_on: bool) -> None:
         following = next_turn(state)
 
 
-@compiled
+@inlined
 def _find_place(state: State, rank: int, header: Row, payload: int, count: int, now: int) -> bool:
     """Find the message and the segments that data packets belong to, if they do to any.
 
@@ -247,7 +247,7 @@ def _find_place(state: State, rank: int, header: Row, payload: int, count: int, 
     return bool(row.state != DONE and not header.flags & LAST)
 
 
-@compiled
+@inlined
 def still_needed(state: State, operation: Row, index: int, now: int) -> bool:
     """Return whether the memory of an outgoing message may still be read, to keep what it lost.
 
@@ -260,7 +260,7 @@ def still_needed(state: State, operation: Row, index: int, now: int) -> bool:
     return bool(row.state != DONE)
 
 
-@compiled
+@inlined
 def _fitting(row: Row, segment_bytes: int, header: Row, count: int) -> int:
     """Return how many of `count` packets are segments of the message as it is cut here."""
     segment = int(header.offset) // segment_bytes
@@ -272,7 +272,7 @@ def _fitting(row: Row, segment_bytes: int, header: Row, count: int) -> int:
     return 1 if rest < segment_bytes and header.length == rest else 0
 
 
-@compiled
+@inlined
 def _fitting_parities(row: Row, segment_bytes: int, header: Row, count: int) -> int:
     """Return how many of `count` packets of parity the message has, as it is cut here."""
     length, code = min(segment_bytes, row.size), header.flags >> CODE_SHIFT
@@ -284,7 +284,7 @@ def _fitting_parities(row: Row, segment_bytes: int, header: Row, count: int) -> 
     return max(0, min(count, parities_of(row.segments, code) - at // length))
 
 
-@compiled
+@inlined
 def _hear_first(state: State, row: Row, header: Row) -> None:
     """Learn from the first packet of a message how much parity it has."""
     core, peer = state.core[0], state.peers[row.peer]
@@ -294,7 +294,7 @@ def _hear_first(state: State, row: Row, header: Row) -> None:
         get_ready(core, row)
 
 
-@compiled
+@inlined
 def _note_arrival(
     state: State, rank: int, number: int, count: int, header: Row, arrived: int, tos: int
 ) -> None:
@@ -323,19 +323,19 @@ def _note_arrival(
     note_delay(core, peer, int(header.clock), arrived, count, header.flags & WAITED == 0)
 
 
-@compiled
+@inlined
 def _note_latest(peer: Row, header: Row, arrived: int, tos: int) -> None:
     """Note when the packet with the highest number left and came, and in which class."""
     peer.last_clock, peer.last_arrival, peer.last_class = header.clock, arrived, tos >> 5
 
 
-@compiled
+@inlined
 def _time_behind(peer: Row, clock: int, arrived: int) -> int:
     """Return how much longer a packet took than the one with the highest number, microseconds."""
     return unwrap(0, (arrived - peer.last_arrival - (clock - peer.last_clock)) & 0xFFFFFFFF)
 
 
-@compiled
+@inlined
 def _deliver(
     state: State, slot: int, index: int, header: Row, payload: int, count: int, now: int
 ) -> None:
@@ -374,7 +374,7 @@ def _deliver(
     _note_late(state, operation, row, count - done)
 
 
-@compiled
+@inlined
 def _note_late(state: State, operation: Row, row: Row, count: int) -> None:
     """Note packets of a message that was done."""
     peer = state.peers[row.peer]
@@ -424,7 +424,7 @@ def _rebuild(state: State, row: Row) -> None:
         counters[_REBUILT] += missing
 
 
-@compiled
+@inlined
 def _finish(state: State, slot: int, index: int, header: Row) -> None:
     """Stop a message of which enough is here; the packet that ends it is answered already."""
     operation = state.operations[slot]
@@ -445,7 +445,7 @@ def _on_last(state: State, slot: int, index: int, now: int) -> None:
         on_question(state, slot, index, now)
 
 
-@compiled
+@inlined
 def _place(
     core: Row, peer: Row, row: Row, segment: int, payload: int, count: int, length: int
 ) -> None:
@@ -487,7 +487,7 @@ def count_unknown(state: State, rank: int, stream: int, iteration: int, count: i
     return True
 
 
-@compiled
+@inlined
 def _on_control(
     state: State, rank: int, header: Row, payload: int, arrived: int, tos: int, now: int
 ) -> None:

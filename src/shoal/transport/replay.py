@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy import uint64
 
-from shoal.compiled import compiled
+from shoal.compiled import inlined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ WINDOW: Final = 1 << 14
 WORDS: Final = WINDOW // 64
 
 
-@compiled
+@inlined
 def advance(seen: NDArray[np.uint64], end: int, new_end: int) -> None:
     """Make room for the numbers from `end` up to `new_end`, all of them unseen."""
     if new_end - end >= WINDOW:
@@ -32,13 +32,13 @@ def advance(seen: NDArray[np.uint64], end: int, new_end: int) -> None:
         seen[(number % WINDOW) >> 6] &= ~(uint64(1) << uint64(number & 63))
 
 
-@compiled
+@inlined
 def has_seen(seen: NDArray[np.uint64], number: int) -> bool:
     """Return whether `number`, which is not below the window, has been noted in `seen`."""
     return (seen[(number % WINDOW) >> 6] >> uint64(number & 63)) & uint64(1) != uint64(0)
 
 
-@compiled
+@inlined
 def accept_run(seen: NDArray[np.uint64], end: int, number: int, count: int) -> None:
     """Note `count` numbers from `number` on, all at least `end` and all new."""
     advance(seen, end, number)
@@ -46,7 +46,7 @@ def accept_run(seen: NDArray[np.uint64], end: int, number: int, count: int) -> N
         seen[(each % WINDOW) >> 6] |= uint64(1) << uint64(each & 63)
 
 
-@compiled
+@inlined
 def accept_number(seen: NDArray[np.uint64], end: int, number: int) -> bool:
     """Note `number` in `seen` (WORDS words); return whether it is new.
 

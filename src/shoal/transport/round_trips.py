@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 
 if TYPE_CHECKING:
     from shoal.transport.tables import Row
@@ -89,7 +89,7 @@ def note_turn(core: Row, held: int) -> None:
     core.turn_wait += (min(held, LONGEST_GRACE_US) - core.turn_wait) / 8
 
 
-@compiled
+@inlined
 def note_round_trip(peer: Row, feedback: Row, arrived: int, is_turn: bool) -> None:
     """Learn from a report on new packets how long answers take.
 

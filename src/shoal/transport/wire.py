@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy import uint64
 
-from shoal.compiled import U8, compiled, rows_at
+from shoal.compiled import U8, inlined, rows_at
 
 VERSION: Final = 1
 
@@ -97,7 +97,7 @@ def segment_bytes_for(mtu: int, *, ipv6: bool = False) -> int:
     return max(ALIGNMENT, room // ALIGNMENT * ALIGNMENT)
 
 
-@compiled
+@inlined
 def run_length(address: int, stride: int, size: int) -> int:
     """Return how many of the datagrams in `size` bytes at `address` continue the first, itself too.
 
@@ -120,7 +120,7 @@ def run_length(address: int, stride: int, size: int) -> int:
     return count
 
 
-@compiled
+@inlined
 def unwrap(reference: int, low: int) -> int:
     """Return the number nearest to `reference` whose low 32 bits are `low`."""
     difference = (low - reference) & 0xFFFFFFFF

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.transport.rates import dctcp, fixed, timely
 from shoal.transport.tables import State
 
@@ -71,7 +71,7 @@ def note_sent(core: Row, peer: Row, num_bytes: int, now: int) -> None:
         fixed.note_sent(peer, peer.rate, num_bytes, now)
 
 
-@compiled
+@inlined
 def note_feedback(core: Row, peer: Row, received: int, marked: int) -> None:
     """Note that `received` more packets have arrived, `marked` of them with a congestion mark."""
     if core.rate_control == DCTCP:
