@@ -17,12 +17,13 @@ from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32
 from shoal.transport.holes import ERROR_FEEDBACK
+from shoal.transport.last_means import STRIDE, LastMeans
 from shoal.transport.tables import Counter
 from shoal.wire import lane as lanes
 from shoal.wire.engine import UdpEngine
 from shoal.wire.group import DIVIDED_BYTES, Memory, TransportGroup
 from shoal.wire.interfaces import link_bits_per_s
-from shoal.wire.sum_options import SumOptions
+from shoal.wire.sum_options import SumOptions, mean_options
 from shoal.wire.transfer import Transfer
 
 LARGE = 500_000
@@ -83,6 +84,24 @@ def test_a_sum_is_divided_among_all_lanes(algorithm: str) -> None:
         assert all((array == expected).all() for array in arrays)
         for engine in made:
             assert min(sent_by_lane(engine)) > 0.25 * max(sent_by_lane(engine)) > 0
+
+
+def test_after_a_mean_of_parameters_all_groups_know_what_it_was() -> None:
+    options = mean_options(2, is_weighted=False, loss_bound=0.1, tensor="weights")
+    with engines([2] * 3) as made:
+        means = [LastMeans() for _ in made]
+        arrays = [np.random.default_rng(rank).random(LARGE, np.float32) for rank in range(3)]
+        for pair in ((0, 1), (1, 2)):
+            groups = [
+                TransportGroup(made[rank], pair, stream=10 + pair[0], means=means[rank])
+                for rank in pair
+            ]
+            there = [arrays[rank] for rank in pair]
+            run(groups, there, lambda g, a: g.all_reduce(memory_of(a), options))
+            for rank, array in zip(pair, there, strict=True):
+                assert (means[rank].sample("weights") == array[::STRIDE]).all()
+        assert means[0].sample("weights").size > 0
+        assert (means[0].sample("weights") != means[1].sample("weights")).any()
 
 
 def test_every_other_collective_is_right_too() -> None:

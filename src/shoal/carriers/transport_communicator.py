@@ -30,7 +30,15 @@ from shoal.carriers.transports import LossOptions
 from shoal.collectives import AUTO
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.membership import View
-from shoal.transport import INT32, INT64, MOST_URGENT, RAW, check_messages, classes_of
+from shoal.transport import (
+    INT32,
+    INT64,
+    MOST_URGENT,
+    RAW,
+    LastMeans,
+    check_messages,
+    classes_of,
+)
 from shoal.wire import (
     EXACT,
     KEPT_GROUPS,
@@ -156,7 +164,7 @@ class TransportCommunicator:
     ) -> None:
         self._engine, self._stream = engine, stream
         self._on_peer_error, self._grace_s = on_peer_error, grace_s
-        self._feedback = ErrorFeedback()
+        self._feedback, self._means = ErrorFeedback(), LastMeans()
         self.go_on_in(view or View.first(engine.endpoint.num_ranks))
         self.loss = loss
         """What may get lost from now on, and what the floats of sums are sent as."""
@@ -474,9 +482,8 @@ class TransportCommunicator:
     def _make_group(
         self, members: tuple[int, ...], weights: tuple[int, ...], channel: int
     ) -> TransportGroup:
-        return TransportGroup(
-            self._engine, members, stream_of("mean", self._stream, members, weights, channel)
-        )
+        stream = stream_of("mean", self._stream, members, weights, channel)
+        return TransportGroup(self._engine, members, stream, means=self._means)
 
 
 def _classes(layers: Layers | None, unit: int = 1) -> LayerClasses:

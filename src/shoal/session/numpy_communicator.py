@@ -20,7 +20,15 @@ from shoal.arguments import one_of, seconds, share, whole_number
 from shoal.control import exchange_cards
 from shoal.errors import UsageError
 from shoal.launch import read_launch
-from shoal.transport import FLOAT_TYPES, IN_FLOAT32, POLICIES, RAW, SUMMABLE, sum_form
+from shoal.transport import (
+    FLOAT_TYPES,
+    IN_FLOAT32,
+    POLICIES,
+    RAW,
+    SUMMABLE,
+    LastMeans,
+    sum_form,
+)
 from shoal.watch import serve_if_asked
 from shoal.wire import (
     EXACT,
@@ -81,6 +89,7 @@ class NumpyCommunicator:
         self.sums = sums
         """The options of sums over all ranks; sums of groups use the defaults."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
+        self._means = LastMeans()
         self.user_numbers = count()
         """Numbers for users of this communicator; each rank takes them in the same order."""
         self.generator_numbers = count()
@@ -235,7 +244,8 @@ class NumpyCommunicator:
                 f" among them; not {members}."
             )
             raise UsageError(message)
-        return TransportGroup(self._engine, members, stream_of(meaning, members))
+        stream = stream_of(meaning, members)
+        return TransportGroup(self._engine, members, stream, means=self._means)
 
     def abort(self, error: ShoalError) -> None:
         """Make every running and later call fail with `error`, in its own thread."""

@@ -32,6 +32,7 @@ from shoal.transport.holes import ERROR_FEEDBACK as ERROR_FEEDBACK
 from shoal.transport.holes import POLICIES as POLICIES
 from shoal.transport.holes import ZERO as ZERO
 from shoal.transport.holes import check_messages as check_messages
+from shoal.transport.last_means import LastMeans as LastMeans
 from shoal.transport.mailboxes import BLOCK_BYTES as BLOCK_BYTES
 from shoal.transport.mailboxes import Area as Area
 from shoal.transport.mailboxes import PostOffice as PostOffice
@@ -72,6 +73,7 @@ from shoal.transport.tables import State as State
 from shoal.transport.tables import new_state as new_state
 from shoal.transport.tags import IMPORTANCE as IMPORTANCE
 from shoal.transport.tags import LARGE as LARGE
+from shoal.transport.tags import LARGE_CHANGE as LARGE_CHANGE
 from shoal.transport.tags import MOST_URGENT as MOST_URGENT
 from shoal.transport.tags import NONE as NONE
 from shoal.transport.tags import SMALL as SMALL

@@ -3,10 +3,11 @@
 A packet is important if the magnitude of its block of the gradient reaches a threshold; the
 network is to drop the others first. The threshold of a tensor is a quantile of its blocks'
 magnitudes in the previous iteration, so tagging takes one pass over a sample of the values and no
-sorting of the present ones. To measure what the order of loss is worth (section 1.2), small values
-can be tagged instead, or none. Layers map to classes, front layers to the most urgent, because the
-next forward pass needs them first (docs/papers.md, 1.6; the papers leave the choice of the
-threshold open).
+sorting of the present ones. Of parameters that are averaged, what counts is by how much they have
+changed since their last mean (`last_means`). To measure what the order of loss is worth (section
+1.2), small values can be tagged instead, or none. Layers map to classes, front layers to the most
+urgent, because the next forward pass needs them first (docs/papers.md, 1.6; the papers leave the
+choice of the threshold open).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from shoal.compiled import F4, F8, compiled, entry, rows_at
 from shoal.transport.bitmap import clear_bits, fill_bits, set_bit
 from shoal.transport.forms import FLOAT64, IN_FLOAT32, widening
+from shoal.transport.last_means import change_of
 from shoal.transport.tables import CLASSES
 
 if TYPE_CHECKING:
@@ -37,6 +39,12 @@ LARGE, SMALL, NONE = "large", "small", "none"
 IMPORTANCE: Final = (LARGE, SMALL, NONE)
 """The kinds of packets that may be tagged important: those of large values, those of small ones, or
 none at all, so that what is lost does not depend on values."""
+
+LARGE_CHANGE: Final = "changed"
+"""The kind of packets that are important in a mean of parameters: those of large changes."""
+
+_NOTHING_KEPT: Final = np.zeros(0)
+"""The elements kept of a tensor whose tags go by the values themselves."""
 
 UNIMPORTANT_SHARE: Final = 0.5
 """The share of the blocks that are left to the network to drop: far more than any bound forgives,
@@ -88,34 +96,48 @@ def _start(part: tuple[int, int]) -> int:
 class ImportanceTagger:
     """Tags messages, and remembers for every tensor what counted as large in the last iteration.
 
-    `unimportant` is the share of blocks tagged unimportant if magnitudes stay as they were;
-    `importance` one of `IMPORTANCE`.
+    `unimportant` is the share of blocks tagged unimportant if magnitudes stay as they were.
     """
 
-    def __init__(self, unimportant: float = UNIMPORTANT_SHARE, *, importance: str = LARGE) -> None:
+    def __init__(self, unimportant: float = UNIMPORTANT_SHARE) -> None:
         self._unimportant = unimportant
-        self._importance = importance
         self._thresholds: dict[Hashable, float] = {}
 
-    def tag(self, tables: MessageTables, tensor: Hashable) -> None:
+    def tag(
+        self,
+        tables: MessageTables,
+        tensor: Hashable,
+        importance: str = LARGE,
+        *,
+        address: int = 0,
+        sample: NDArray[np.float64] = _NOTHING_KEPT,
+    ) -> None:
         """Tag the packets of all messages that have room for tags; `tensor` names what they carry.
 
-        In a tensor's first iteration everything is important, unless nothing ever is.
+        `importance` is one of `IMPORTANCE`, or `LARGE_CHANGE`: the tensor begins at `address` then,
+        and `sample` is what `LastMeans` has of it. In a tensor's first iteration everything is
+        important, unless nothing ever is.
         """
         segments = int(tables.outgoing["segments"][tables.outgoing["important"] != 0].sum())
         if segments == 0:
             return
-        if self._importance == NONE:
+        if importance == NONE:
             clear_tags(tables.outgoing)
             return
+        by_change = importance == LARGE_CHANGE
+        is_unknown = by_change and sample.size == 0
         found = np.zeros(segments)
         tag_messages(
             tables.outgoing,
             tables.segment_bytes,
-            self._thresholds.get(tensor, _UNKNOWN),
+            _UNKNOWN if is_unknown else self._thresholds.get(tensor, _UNKNOWN),
             found,
-            self._importance == SMALL,
+            importance == SMALL,
+            address,
+            sample if by_change else _NOTHING_KEPT,
         )
+        if is_unknown:
+            return
         self._thresholds.pop(tensor, None)
         self._thresholds[tensor] = self._threshold_after(found)
         if len(self._thresholds) > KEPT_THRESHOLDS:
@@ -137,10 +159,13 @@ def tag_messages(
     threshold: float,
     magnitudes: NDArray[np.float64],
     small: bool,
+    tensor: int,
+    sample: NDArray[np.float64],
 ) -> None:
     """Set the importance bit of every block that reaches `threshold`; note all magnitudes.
 
-    With `small`, of every block that does not reach it.
+    With `small`, of every block that does not reach it. Where `sample` holds elements, magnitudes
+    are of what has changed since in the tensor that begins at address `tensor`.
     """
     at = 0
     for index in range(outgoing.size):
@@ -154,7 +179,10 @@ def tag_messages(
         for segment in range(row.segments):
             offset = segment * segment_bytes
             length = min(segment_bytes, row.size - offset)
-            found = block_magnitude(row.form, row.address, offset, length)
+            if sample.size == 0:
+                found = block_magnitude(row.form, row.address, offset, length)
+            else:
+                found = block_change(row.form, row.address, offset, length, tensor, sample)
             magnitudes[at] = found
             at += 1
             if threshold >= 0 and ((found >= threshold) != small or np.isnan(found)):
@@ -183,6 +211,20 @@ def tag_these(outgoing: NDArray[np.void], flags: NDArray[np.bool_]) -> None:
             if flags[at + segment]:
                 set_bit(row.important, segment)
         at += row.segments
+
+
+@compiled
+def block_change(
+    form: int,
+    message: int,
+    offset: int,
+    length: int,
+    tensor: int,
+    sample: NDArray[np.float64],
+) -> float:
+    """Return by how much the block's elements have changed since their tensor's last mean."""
+    width = 8 if form == FLOAT64 else 4 // widening(form)
+    return change_of(form, tensor, message + offset * widening(form), length // width, sample)
 
 
 @compiled

@@ -343,7 +343,8 @@ class UdpEngine:
             for lane in self.lanes:
                 lane.load()
             if cold:  # what the first sum that may lose something calls, in training
-                tag_messages(tables.outgoing, tables.segment_bytes, 0.0, np.zeros(0), False)
+                nothing = np.zeros(0)
+                tag_messages(tables.outgoing, tables.segment_bytes, 0.0, nothing, False, 0, nothing)
                 tables.add_kept(0)
 
     def _check_alike(self, cards: Sequence[Card | None]) -> None:

@@ -28,6 +28,7 @@ from shoal.collectives import (
 from shoal.errors import UsageError
 from shoal.transport import (
     BLOCK_BYTES,
+    LARGE_CHANGE,
     MEMORY_BYTES,
     PIECE_BYTES,
     PIECES_OF_A_SHARD,
@@ -35,6 +36,7 @@ from shoal.transport import (
     WIRE_BYTES,
     GraphOptions,
     ImportanceTagger,
+    LastMeans,
     piece_length,
     tables_of,
 )
@@ -123,7 +125,7 @@ class TransportGroup:
     me: int = field(init=False)
     _next: int = 0
     _next_transfer: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
-    _taggers: dict[str, ImportanceTagger] = field(default_factory=dict)
+    _tagger: ImportanceTagger = field(default_factory=ImportanceTagger)
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
     _accounts: WeakKeyDictionary[MessageTables, SumAccount] = field(
         default_factory=WeakKeyDictionary
@@ -131,6 +133,8 @@ class TransportGroup:
     """How to count what sums have lost that can lose anything."""
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What contributions have lost; groups that average the same tensors share one."""
+    means: LastMeans = field(default_factory=LastMeans)
+    """What tensors were after their last mean; groups that average the same ones share it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """A lock that guards what is kept and numbered: the loop's thread starts operations too."""
 
@@ -425,6 +429,11 @@ class TransportGroup:
             kind=kind,
             limit_s=operation.deadline_s or self.deadline_s or self.engine.deadline_s,
         )
+        options = operation.options
+        if options.importance == LARGE_CHANGE and options.tensor is not None:
+            transfer.at_end = partial(
+                self.means.note, options.tensor, memory.address, memory.form, memory.count
+            )
         if parts:
             return self.engine.submit(transfer)
         transfer.finish()
@@ -464,7 +473,13 @@ class TransportGroup:
             if options.keeps_missing:
                 give_back = partial(self.feedback.keep, kept, tables, give_back)
             if options.tensor is not None:
-                self._tagger(options.importance).tag(tables, (options.tensor, lane))
+                self._tagger.tag(
+                    tables,
+                    (options.tensor, lane),
+                    options.importance,
+                    address=origin.address,
+                    sample=self.means.sample(options.tensor),
+                )
             parts.append(Part(lane, tables, give_back, self._accounts.get(tables)))
         return tuple(parts)
 
@@ -505,11 +520,6 @@ class TransportGroup:
             self._tables[key] = [*kept, tables]
             if len(self._tables) > KEPT_SHAPES:
                 self._tables.pop(next(iter(self._tables)))
-
-    def _tagger(self, importance: str) -> ImportanceTagger:
-        if importance not in self._taggers:
-            self._taggers[importance] = ImportanceTagger(importance=importance)
-        return self._taggers[importance]
 
     def _make_tables(
         self, graph: MessageGraph, memory: Memory, kind: str, options: SumOptions

@@ -11,6 +11,7 @@ from shoal.transport import (
     DIVIDE_BY_COUNT,
     ERROR_FEEDBACK,
     LARGE,
+    LARGE_CHANGE,
     MOST_URGENT,
     ZERO,
     LayerClasses,
@@ -68,6 +69,8 @@ def mean_options(
 ) -> SumOptions:
     """Return how parameters are averaged: what gets lost counts as not there.
 
+    Packets of `tensor` are important by what has changed in it since its last mean.
+
     Weighted contributions are multiplied by their senders, and nothing of them may get lost: what
     is left would have other weights.
     """
@@ -81,4 +84,5 @@ def mean_options(
         policy=DIVIDE_BY_COUNT,
         layers=layers,
         tensor=tensor,
+        importance=LARGE_CHANGE,
     )

@@ -52,6 +52,8 @@ class Transfer:
     submitted: float = 0.0
     """The time at which it was asked for, in `time.monotonic` seconds."""
     callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
+    at_end: Callable[[], None] | None = None
+    """What is called when all is there, before whoever waits may change the memory; it is short."""
     deadline: float = 0.0
     """The time at which it is given up, in `time.monotonic` seconds."""
     error: ShoalError | None = None
@@ -86,7 +88,9 @@ class Transfer:
 
     def finish(self) -> None:
         """Let the waiting caller go on: nothing is read or written for the operation any more."""
-        self.keep = None
+        if self.at_end is not None and self.error is None:
+            self.at_end()
+        self.keep = self.at_end = None
         with self.lock:
             self.done.set()
         for callback in self.callbacks:

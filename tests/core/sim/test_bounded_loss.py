@@ -23,8 +23,9 @@ from shoal.switching.tables import NEVER, PICOSECONDS, QUEUES, Count
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
-from shoal.transport.holes import ERROR_FEEDBACK
+from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK
 from shoal.transport.tables import Counter
+from shoal.transport.tags import LARGE, LARGE_CHANGE
 from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 from thoroughness import examples, seldom
 
@@ -558,3 +559,40 @@ def test_a_full_port_is_remembered() -> None:
     again = sum(each.counts()[Counter.SENT_AGAIN] for each in network.endpoints)
     share = again / (messages * senders * packets)
     assert 0 < share < 0.08
+
+
+def error_of_means(importance: str) -> tuple[float, int]:
+    """Return by how much lossy means miss the exact ones, and the bytes that were lost.
+
+    Ports drop what is unimportant from a few packets on. Every second layer is large and the same
+    everywhere; of the others, which are small, each worker learns something else.
+    """
+    queue = Queue(plain=Profile(6_000, 30_000), capable=Profile(100_000, 100_000))
+    port = Port(10**9, (queue,) * QUEUES, limit_bytes=300_000)
+    topology = star(host_names(4), Materials(Port(10**9), port, Link(DELAY_S)))
+    network = BoundedLossNetwork(topology, loss_bound=0.1, carries_payload=True)
+    rng, error = np.random.default_rng(1), 0.0
+    is_learnt = np.arange(200_000) % 2_000 < 1_000
+    arrays = [np.where(is_learnt, 0, 10).astype(np.float32) for _ in range(4)]
+    for iteration in range(8):
+        for each in arrays:
+            each[is_learnt] += rng.normal(size=100_000).astype(np.float32)
+        exact = np.mean(arrays, axis=0)
+        number = network.mean(
+            network.now, range(4), arrays, tensor="p", policy=DIVIDE_BY_COUNT, importance=importance
+        )
+        over: list[int] = []
+        while number not in over:
+            over += network.run(NEVER)
+        if iteration >= 2:  # in the first ones there is no threshold yet
+            error += sum(float(((each - exact) ** 2).sum()) for each in arrays)
+        for host, each in enumerate(arrays):
+            network.means[host].note("p", each.ctypes.data, FLOAT32, each.size)
+    return error, network.lost_bytes
+
+
+def test_means_lose_less_where_tags_go_by_what_has_changed() -> None:
+    by_change, lost = error_of_means(LARGE_CHANGE)
+    by_size, lost_too = error_of_means(LARGE)
+    assert min(lost, lost_too) > 100 * SEGMENT
+    assert by_change < 0.2 * by_size

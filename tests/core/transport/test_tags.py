@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.comm import Layers
+from shoal.compiled import compiled
 from shoal.transport.bitmap import test_bit as is_set
 from shoal.transport.forms import FLOAT32, FLOAT64
+from shoal.transport.last_means import STRIDE, LastMeans, change_of
 from shoal.transport.messages import Joining, MessageTables, Sending
 from shoal.transport.tags import (
     IMPORTANCE,
     LARGE,
+    LARGE_CHANGE,
     NONE,
     SMALL,
     ImportanceTagger,
@@ -70,11 +73,11 @@ def test_tags_can_be_turned_round_or_off() -> None:
     values[:per_block] = np.nan
     found = {}
     for importance in IMPORTANCE:
-        tables, tagger = tables_for(values, FLOAT32), ImportanceTagger(importance=importance)
-        tagger.tag(tables, "weights")
+        tables, tagger = tables_for(values, FLOAT32), ImportanceTagger()
+        tagger.tag(tables, "weights", importance)
         first = important(tables)
         assert set(first) == {importance != NONE}
-        tagger.tag(tables, "weights")
+        tagger.tag(tables, "weights", importance)
         found[importance] = important(tables)
     assert found[LARGE][0], "what cannot be judged is important"
     assert found[SMALL][0]
@@ -96,6 +99,66 @@ def test_the_threshold_is_the_previous_iterations_and_each_tensors_own() -> None
     values *= 2
     tagger.tag(tables, "a")
     assert all(important(tables))
+
+
+@pytest.mark.parametrize(("dtype", "form"), [(np.float32, FLOAT32), (np.float64, FLOAT64)])
+def test_in_means_of_parameters_blocks_that_have_changed_are_important(
+    dtype: type, form: int
+) -> None:
+    per_block = SEGMENT_BYTES // np.dtype(dtype).itemsize
+    rng = np.random.default_rng(4)
+    sizes, changes = rng.permutation(40) + 1.0, rng.permutation(40) + 1.0
+    values = np.repeat(sizes, per_block).astype(dtype)
+    tables, tagger = tables_for(values, form), ImportanceTagger(0.25)
+    means, at = LastMeans(), values.ctypes.data
+    for _ in range(2):  # before the first mean, nothing is known
+        sample = means.sample("weights")
+        tagger.tag(tables, "weights", LARGE_CHANGE, address=at, sample=sample)
+        assert all(important(tables))
+    for learnt in range(2):
+        means.note("weights", at, form, len(values))
+        values += np.repeat(changes, per_block).astype(dtype)
+        sample = means.sample("weights")
+        tagger.tag(tables, "weights", LARGE_CHANGE, address=at, sample=sample)
+        assert all(important(tables)) == (learnt == 0), "the first mean's threshold comes after it"
+    expected = [change >= np.quantile(changes, 0.25) for change in changes]
+    known = [  # a block of float64 is shorter than what is between two elements that are kept
+        any(at % STRIDE == 0 for at in range(block * per_block, (block + 1) * per_block))
+        for block in range(40)
+    ]
+    judged = [tag for tag, is_known in zip(important(tables), known, strict=True) if is_known]
+    assert judged == [tag for tag, is_known in zip(expected, known, strict=True) if is_known]
+    assert all(tag for tag, is_known in zip(important(tables), known, strict=True) if not is_known)
+
+
+@compiled
+def change(form: int, tensor: int, at: int, count: int, sample: np.ndarray) -> float:
+    return change_of(form, tensor, at, count, sample)
+
+
+@given(
+    count=st.integers(1, 400),
+    first=st.integers(0, 399),
+    length=st.integers(1, 100),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_a_change_is_of_the_elements_that_were_kept_however_a_tensor_is_cut(
+    count: int, first: int, length: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    first = min(first, count - 1)
+    last = min(first + length, count)
+    means = LastMeans()
+    for dtype, form in ((np.float32, FLOAT32), (np.float64, FLOAT64)):
+        values = rng.normal(size=count).astype(dtype)
+        before, at = values.copy(), values.ctypes.data
+        means.note(form, at, form, count)
+        values += rng.normal(size=count).astype(dtype)
+        found = change(form, at, at + first * values.itemsize, last - first, means.sample(form))
+        kept = [k for k in range(first, last) if k % STRIDE == 0]
+        slowly = np.abs(values[kept].astype(float) - before[kept].astype(float))
+        assert found == (pytest.approx(slowly.mean()) if kept else np.inf)
 
 
 def test_a_block_with_a_nan_is_important() -> None:

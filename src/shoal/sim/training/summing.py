@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
-from shoal.transport import FLOAT32, ZERO
+from shoal.transport import FLOAT32, LARGE, LARGE_CHANGE, ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -41,6 +41,8 @@ class Summand:
     """Whether nothing of it may get lost."""
     form: int = FLOAT32
     """What of an element is sent: one of `transport.forms`."""
+    importance: str = LARGE
+    """The kind of its packets that count as important: see `transport.tags`."""
 
 
 def sum_over_hosts(
@@ -69,15 +71,17 @@ def sum_over_hosts(
     if len(between) > 1:
         if values:
             assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
+            leading = [values[place] for place in leaders]
             number = network.mean(
                 now,
                 between,
-                [values[place] for place in leaders],
+                leading,
                 tensor=summand.tensor,
                 algorithm=algorithm,
                 policy=summand.policy,
                 layer_class=summand.layer_class,
                 form=summand.form,
+                importance=summand.importance,
             )
         else:
             number = network.all_reduce(
@@ -89,6 +93,10 @@ def sum_over_hosts(
                 exact=summand.exact,
             )
         yield world.time.over(number)
+        if values and summand.importance == LARGE_CHANGE:
+            assert isinstance(network, BoundedLossNetwork)  # as above
+            for host, array in zip(between, leading, strict=True):
+                network.means[host].note(summand.tensor, array.ctypes.data, FLOAT32, len(array))
     if guests:
         for place in guests if values else ():
             values[place][:] = values[first[hosts[place]]]

@@ -19,7 +19,7 @@ from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import CHANGED
-from shoal.transport import DIVIDE_BY_COUNT, FLOAT32, ZERO, widening
+from shoal.transport import DIVIDE_BY_COUNT, FLOAT32, LARGE_CHANGE, ZERO, widening
 
 if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
@@ -131,7 +131,9 @@ class World:
         self.ringing = network if isinstance(network, RingNetwork) else None
         is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
         self.loses_values = self.carries_values and is_bounded
-        self._whole = Summand(self.model.bytes, tensor="parameters", policy=DIVIDE_BY_COUNT)
+        self._whole = Summand(
+            self.model.bytes, tensor="parameters", policy=DIVIDE_BY_COUNT, importance=LARGE_CHANGE
+        )
         rounded = self.model.bytes / widening(self.wire)
         self._copies = replace(self._whole, size=rounded, form=self.wire)
 

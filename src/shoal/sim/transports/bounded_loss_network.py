@@ -35,12 +35,14 @@ from shoal.transport import (
     FEEDBACK_BYTES,
     FLOAT32,
     HEADER_BYTES,
+    LARGE,
     WIRE_BYTES,
     ZERO,
     Counter,
     Endpoint,
     GraphOptions,
     ImportanceTagger,
+    LastMeans,
     TransportConfig,
     flags_at,
     piece_length,
@@ -149,9 +151,10 @@ class BoundedLossNetwork:
             queues=queues,
             tick_ps=tick_ps,
         )
-        self._room, self._local_rate, self._tick = room, local_rate, tick_ps
-        self._seed = seed
+        self._room, self._local_rate, self._tick, self._seed = room, local_rate, tick_ps, seed
         self._taggers = [ImportanceTagger() for _ in range(hosts)]
+        self.means = [LastMeans() for _ in range(hosts)]
+        """What each host is told of its tensors once a mean of them is over."""
         self._kept: dict[tuple[int, Hashable], MessageTables] = {}
         """What hosts keep of tensors until they are sent again."""
         self._transfers: dict[int, _Transfer] = {}
@@ -381,13 +384,14 @@ class BoundedLossNetwork:
         policy: int = ZERO,
         layer_class: int = 0,
         form: int = FLOAT32,
+        importance: str = LARGE,
     ) -> int:
         """Let `hosts` replace their arrays by the mean of what arrives; return the number.
 
         The values travel in the packets and lie where they should when it is over; until then the
-        arrays must stay. Packets are tagged by the magnitudes of `tensor` in its last iteration.
-        `policy` is one of `transport.holes`, `form` of `transport.forms.IN_FLOAT32`. Raises
-        `UsageError` if packets have no room for them.
+        arrays must stay. Packets are tagged by the last magnitudes of `tensor`, or with
+        `LARGE_CHANGE` by what has changed since `means` heard of it. `policy` is one of
+        `transport.holes`, `form` of `IN_FLOAT32`. Raises `UsageError` if packets have no room.
         """
         self._check_payload()
         keeps = policy == ERROR_FEEDBACK and self.loss_bound > 0
@@ -404,7 +408,8 @@ class BoundedLossNetwork:
         for host, array in zip(hosts, arrays, strict=True):
             self._feed_back(host, tensor, array)
             tables[host].place(array.ctypes.data)
-            self._taggers[host].tag(tables[host], tensor)
+            at, sample = array.ctypes.data, self.means[host].sample(tensor)
+            self._taggers[host].tag(tables[host], tensor, importance, address=at, sample=sample)
             if keeps:
                 self._kept[host, tensor] = tables[host]
         return self._post(at, number, tables, 0)
