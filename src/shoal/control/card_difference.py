@@ -17,29 +17,33 @@ if TYPE_CHECKING:
 _SHOWN_RANKS = 5
 
 
-def compare(cards: Mapping[int, JobCard]) -> str:
-    """Return the sentence about the first difference between rank 0's card and others, or ''."""
+def compare(cards: Mapping[int, JobCard], judge: int) -> str:
+    """Return the sentence about the first difference between the judge's card and others, or ''."""
     for describe, of in _MUST_AGREE:
-        others = _differing(cards, of)
-        if others:
-            return describe(name_ranks(others), len(others), cards[others[0]], cards[0])
+        if others := _differing(cards, judge, of):
+            first = others[0]
+            who, than = name_ranks(others), f"rank {judge}"
+            return describe(who, than, len(others), cards[first], cards[judge])
     return ""
 
 
-def _differing(cards: Mapping[int, JobCard], of: Callable[[JobCard], object]) -> list[int]:
-    """Return the ranks that differ from rank 0 in the way the first such rank does."""
+def _differing(
+    cards: Mapping[int, JobCard], judge: int, of: Callable[[JobCard], object]
+) -> list[int]:
+    """Return the ranks that differ from the judge in the way the first such rank does."""
     values = {rank: of(card) for rank, card in sorted(cards.items())}
-    differing = [rank for rank, value in values.items() if value != values[0]]
+    differing = [rank for rank, value in values.items() if value != values[judge]]
     return [rank for rank in differing if values[rank] == values[differing[0]]]
 
 
-def remarks(cards: Mapping[int, JobCard]) -> tuple[str, ...]:
-    """Return sentences about differences from rank 0's card that may matter but need not."""
+def remarks(cards: Mapping[int, JobCard], judge: int) -> tuple[str, ...]:
+    """Return sentences about differences from the judge's card that may matter but need not."""
     sentences = []
     for name, of in (("Python", _python_line), ("torch", _torch_line)):
-        if others := _differing(cards, of):
-            run, theirs, ours = _verb("run", len(others)), of(cards[others[0]]), of(cards[0])
-            sentences.append(f"{name_ranks(others)} {run} {name} {theirs} but rank 0 runs {ours}.")
+        if others := _differing(cards, judge, of):
+            run, theirs, ours = _verb("run", len(others)), of(cards[others[0]]), of(cards[judge])
+            who = name_ranks(others)
+            sentences.append(f"{who} {run} {name} {theirs} but rank {judge} runs {ours}.")
     return tuple(sentences)
 
 
@@ -51,28 +55,28 @@ def _torch_line(card: JobCard) -> str:
     return card.torch or "unknown"
 
 
-def _about_num_ranks(who: str, count: int, card: JobCard, first: JobCard) -> str:
+def _about_num_ranks(who: str, than: str, count: int, card: JobCard, first: JobCard) -> str:
     return (
-        f"{who} {_verb('expect', count)} {card.num_ranks} workers but rank 0 expects "
+        f"{who} {_verb('expect', count)} {card.num_ranks} workers but {than} expects "
         f"{first.num_ranks}: start every worker with the same world size."
     )
 
 
-def _about_version(who: str, count: int, card: JobCard, first: JobCard) -> str:
+def _about_version(who: str, than: str, count: int, card: JobCard, first: JobCard) -> str:
     return (
-        f"{who} {_verb('run', count)} Shoal {card.version} but rank 0 runs {first.version}: "
+        f"{who} {_verb('run', count)} Shoal {card.version} but {than} runs {first.version}: "
         "install the same version everywhere."
     )
 
 
-def _about_strategy(who: str, count: int, card: JobCard, first: JobCard) -> str:
+def _about_strategy(who: str, than: str, count: int, card: JobCard, first: JobCard) -> str:
     return (
-        f'{who} {_verb("run", count)} strategy "{card.strategy}" but rank 0 runs '
+        f'{who} {_verb("run", count)} strategy "{card.strategy}" but {than} runs '
         f'"{first.strategy}": start every worker with the same strategy.'
     )
 
 
-def _about_options(who: str, count: int, card: JobCard, first: JobCard) -> str:
+def _about_options(who: str, than: str, count: int, card: JobCard, first: JobCard) -> str:
     names = [name for name in first.options if card.options.get(name) != first.options[name]]
     names += sorted(card.options.keys() - first.options.keys())
     theirs, ours = (
@@ -80,30 +84,30 @@ def _about_options(who: str, count: int, card: JobCard, first: JobCard) -> str:
         for each in (card, first)
     )
     return (
-        f'{who} {_verb("run", count)} strategy "{card.strategy}" with {theirs} but rank 0 with'
+        f'{who} {_verb("run", count)} strategy "{card.strategy}" with {theirs} but {than} with'
         f" {ours}: start every worker with the same options."
     )
 
 
-def _about_model(who: str, count: int, card: JobCard, first: JobCard) -> str:
+def _about_model(who: str, than: str, count: int, card: JobCard, first: JobCard) -> str:
+    difference = _model_difference(card.model_fingerprint, first.model_fingerprint, than)
     return (
-        f"{who} {_verb('train', count)} another model than rank 0: "
-        f"{_model_difference(card.model_fingerprint, first.model_fingerprint)}: build the same "
-        "model, in the same order, on every worker."
+        f"{who} {_verb('train', count)} another model than {than}: {difference}: build the same"
+        " model, in the same order, on every worker."
     )
 
 
-def _model_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
+def _model_difference(theirs: Sequence[str], ours: Sequence[str], judge: str) -> str:
     pairs = zip_longest(theirs, ours, fillvalue="no entry")
     place, (other, mine) = next((n, it) for n, it in enumerate(pairs) if it[0] != it[1])
     counts = f"{len(theirs)} instead of {len(ours)} entries, "
     if len(theirs) == len(ours):
         counts = ""
-    return f"{counts}first different at entry {place}, {other} where rank 0 has {mine}"
+    return f"{counts}first different at entry {place}, {other} where {judge} has {mine}"
 
 
 _MUST_AGREE: tuple[
-    tuple[Callable[[str, int, JobCard, JobCard], str], Callable[[JobCard], object]], ...
+    tuple[Callable[[str, str, int, JobCard, JobCard], str], Callable[[JobCard], object]], ...
 ] = (
     (_about_num_ranks, lambda card: card.num_ranks),
     (_about_version, lambda card: card.version),
@@ -113,19 +117,20 @@ _MUST_AGREE: tuple[
 )
 
 
-def other_key(ranks: Sequence[int]) -> str:
-    """Return the sentence about workers whose job key is not rank 0's."""
+def other_key(ranks: Sequence[int], judge: int) -> str:
+    """Return the sentence about workers whose job key is not the judge's."""
+    have = "has" if len(ranks) == 1 else "have"
     return (
-        f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} another job key than rank 0: "
+        f"{name_ranks(ranks)} {have} another job key than rank {judge}: "
         "start every worker with the same SHOAL_JOB_KEY."
     )
 
 
-def unreadable(rank: int) -> str:
+def unreadable(rank: int, judge: int) -> str:
     """Return the sentence about a card that this version of Shoal cannot read."""
     return (
-        f"Rank {rank} shows a card that rank 0 cannot read: install the same version of Shoal "
-        "everywhere."
+        f"Rank {rank} shows a card that rank {judge} cannot read: install the same version of "
+        "Shoal everywhere."
     )
 
 

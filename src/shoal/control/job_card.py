@@ -4,16 +4,19 @@ Owns the card and how the workers reach one verdict; `card_difference` says what
 Knows neither torch nor where the store comes from. A card carries a code made with the job key, so
 that a worker with another key cannot pass for one of ours.
 
-Rank 0 compares and publishes the verdict: one comparison, one sentence, read by everyone.
+The first member compares and publishes the verdict: one comparison, one sentence, read by everyone.
+It is rank 0 unless that has been lost; what a lost worker leaves undone, the next one does.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 _PREFIX = "shoal/card"
 _NO_TIME = timedelta(milliseconds=1)
 _GRACE_S = 2.0
+_LOOK_S = 0.5
+"""How often whoever waits for a card looks whether its worker still takes part."""
 
 
 class CardStore(Protocol):
@@ -94,7 +99,7 @@ _FORGED = _Sealed(b"", b"")
 def agree(
     store: CardStore,
     rank: int,
-    num_ranks: int,
+    members: Callable[[], Sequence[int]],
     key: JobKey,
     topic: str,
     card: JobCard,
@@ -102,6 +107,7 @@ def agree(
 ) -> tuple[str, ...]:
     """Return once all workers have shown equal cards; the same call on every worker.
 
+    `members` returns the workers that take part: one that is lost meanwhile is not waited for.
     `topic` names the occasion and is used once per store. Returns remarks: sentences about
     differences that may matter but need not. Raises `MismatchError`, with the same sentence on
     every worker, if cards or job keys differ; `DeadlineExceeded` if some worker does not show up
@@ -109,16 +115,21 @@ def agree(
     """
     table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
     table.lay(str(rank), msgspec.json.encode(card))
-    if rank == 0:
-        table.lay("verdict", msgspec.json.encode(_judge(table, num_ranks)))
-    sealed = table.read("verdict", _GRACE_S)  # rank 0, which knows who is late, gets to say so
-    if sealed is None:
-        message = (
-            f"Rank 0 gave no verdict on {topic!r} within {deadline_s:g} s: check that it is "
-            "running and has reached the same point of the script."
-        )
-        raise DeadlineExceeded(message)
-    return _obey(sealed, rank, is_genuine=table.is_genuine("verdict", sealed))
+    sealed = None
+    while sealed is None:
+        judge = members()[0]
+        if judge == rank:
+            table.lay("verdict", msgspec.json.encode(_judge(table, members)))
+        is_judge = partial(_is_first, members, judge)
+        # the judge, who knows who is late, gets to say so
+        sealed = table.read_while("verdict", is_judge, _GRACE_S)
+        if sealed is None and is_judge():
+            message = (
+                f"Rank {judge} gave no verdict on {topic!r} within {deadline_s:g} s: check that it"
+                " is running and has reached the same point of the script."
+            )
+            raise DeadlineExceeded(message)
+    return _obey(sealed, rank, judge, is_genuine=table.is_genuine("verdict", sealed))
 
 
 def fit(
@@ -144,21 +155,20 @@ def fit(
         )
         raise DeadlineExceeded(message)
     if not table.is_genuine(str(member), theirs):
-        raise MismatchError(other_key([member]))
-    # All members have agreed with rank 0; as rank 0 this one would be compared with itself.
-    cards = {0: decode_json(theirs.payload, JobCard, "No card"), rank or card.num_ranks: card}
-    if sentence := compare(cards):
+        raise MismatchError(other_key([member], rank))
+    cards = {member: decode_json(theirs.payload, JobCard, "No card"), rank: card}
+    if sentence := compare(cards, member):
         message = f"This worker does not fit the job that it came to join. {sentence}"
         raise MismatchError(message)
     table.lay(str(rank), msgspec.json.encode(card))
 
 
-def _obey(sealed: _Sealed, rank: int, *, is_genuine: bool) -> tuple[str, ...]:
+def _obey(sealed: _Sealed, rank: int, judge: int, *, is_genuine: bool) -> tuple[str, ...]:
     """Return the verdict's remarks, or raise the error that it tells of."""
     try:
         verdict = decode_json(sealed.payload, _Verdict, "No verdict")
     except DataError:
-        verdict = _Verdict(_Outcome.MISMATCH, other_key([rank]))
+        verdict = _Verdict(_Outcome.MISMATCH, other_key([rank], judge))
     # A verdict that stops the job needs no genuine code: the same sentence reaches a worker with
     # another key, and a process that can write to the store can stop the job anyway.
     if verdict.outcome is _Outcome.LATE:
@@ -166,7 +176,7 @@ def _obey(sealed: _Sealed, rank: int, *, is_genuine: bool) -> tuple[str, ...]:
     if verdict.outcome is _Outcome.MISMATCH:
         raise MismatchError(verdict.sentence)
     if not is_genuine:
-        raise MismatchError(other_key([rank]))
+        raise MismatchError(other_key([rank], judge))
     return verdict.remarks
 
 
@@ -185,14 +195,26 @@ class _Table:
         sealed = _Sealed(payload, self._key.mac(self._place(name) + payload))
         self._store.set(f"{self._prefix}/{name}", msgspec.msgpack.encode(sealed))
 
-    def read(self, name: str, grace_s: float = 0.0) -> _Sealed | None:
-        """Return the entry `name`, or None if it is not there `grace_s` after the deadline."""
-        place = f"{self._prefix}/{name}"
-        remaining = timedelta(seconds=max(0.0, self._end + grace_s - time.monotonic()))
-        try:
-            self._store.wait([place], max(remaining, _NO_TIME))
-        except (RuntimeError, TimeoutError):
-            return None
+    def read(self, name: str) -> _Sealed | None:
+        """Return the entry `name`, or None if it is not there at the deadline."""
+        return self.read_while(name, lambda: True)
+
+    def read_while(
+        self, name: str, is_awaited: Callable[[], bool], grace_s: float = 0.0
+    ) -> _Sealed | None:
+        """Return the entry `name`, or None if it is not there `grace_s` after the deadline.
+
+        None, too, once it is not awaited any more and not there.
+        """
+        place, end = f"{self._prefix}/{name}", self._end + grace_s
+        while True:
+            goes_on = is_awaited() and time.monotonic() < end
+            left = timedelta(seconds=min(_LOOK_S, max(0.0, end - time.monotonic())))
+            with suppress(RuntimeError, TimeoutError):
+                self._store.wait([place], max(left, _NO_TIME) if goes_on else _NO_TIME)
+                break
+            if not goes_on:
+                return None
         try:
             return decode_msgpack(self._store.get(place), _Sealed, "No card")
         except DataError:
@@ -206,30 +228,41 @@ class _Table:
         return f"{self._prefix}/{name}".encode() + b"\0"
 
 
-def _judge(table: _Table, num_ranks: int) -> _Verdict:
-    """Read all cards as rank 0 and return the verdict on them."""
-    sealed = {rank: table.read(str(rank)) for rank in range(num_ranks)}
+def _is_first(members: Callable[[], Sequence[int]], rank: int) -> bool:
+    return members()[0] == rank
+
+
+def _takes_part(members: Callable[[], Sequence[int]], rank: int) -> bool:
+    return rank in members()
+
+
+def _judge(table: _Table, members: Callable[[], Sequence[int]]) -> _Verdict:
+    """Read all cards as the first member, and return the verdict on them."""
+    first = members()[0]
+    sealed = {
+        rank: table.read_while(str(rank), partial(_takes_part, members, rank)) for rank in members()
+    }
     there = {rank: it for rank, it in sealed.items() if it is not None}
-    if sentence := _find_difference(table, there):
+    if sentence := _find_difference(table, there, first):
         return _Verdict(_Outcome.MISMATCH, sentence)
-    if late := [rank for rank, it in sealed.items() if it is None]:
+    if late := [rank for rank, it in sealed.items() if it is None and _takes_part(members, rank)]:
         sentence = (
             f"{name_ranks(late)} did not show up within {table.deadline_s:g} s: check that every "
-            "worker is running and can reach rank 0."
+            f"worker is running and can reach rank {first}."
         )
         return _Verdict(_Outcome.LATE, sentence)
     cards = {rank: decode_json(it.payload, JobCard, "No card") for rank, it in there.items()}
-    return _Verdict(_Outcome.AGREED, remarks=remarks(cards))
+    return _Verdict(_Outcome.AGREED, remarks=remarks(cards, first))
 
 
-def _find_difference(table: _Table, sealed: Mapping[int, _Sealed]) -> str:
+def _find_difference(table: _Table, sealed: Mapping[int, _Sealed], judge: int) -> str:
     """Return the sentence about the first difference between cards that are there, or ''."""
     if strangers := [r for r, it in sealed.items() if not table.is_genuine(str(r), it)]:
-        return other_key(strangers)
+        return other_key(strangers, judge)
     cards: dict[int, JobCard] = {}
     for rank, it in sealed.items():
         try:
             cards[rank] = decode_json(it.payload, JobCard, "No card")
         except DataError:
-            return unreadable(rank)
-    return compare(cards)
+            return unreadable(rank, judge)
+    return compare(cards, judge)

@@ -269,6 +269,10 @@ class Member:
         finally:
             self.end()
 
+    def ranks(self) -> tuple[int, ...]:
+        """Return the workers that take part now, even while that changes."""
+        return self.view.members
+
     def settled_view(self) -> View:
         """Return the view, which is not about to change; waits for the next one if it is.
 

@@ -205,7 +205,7 @@ class Session:
             member = self.view.members[0]
             fit(self.facts, self.rank, member, self._key, topic, card, self.deadline_s)
         else:
-            agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
+            agree(self.facts, self.rank, self.member.ranks, self._key, topic, card, self.deadline_s)
 
     def become_member(self, training: str) -> None:
         """Take part in the job from now on: for a newcomer that has prepared `training`.

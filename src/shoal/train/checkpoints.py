@@ -27,6 +27,7 @@ from shoal.carriers import HOST
 from shoal.errors import DataError, MismatchError, ResourceError, ShoalError, UsageError
 from shoal.session import current_session
 from shoal.train.alike_at_first import fingerprint_model
+from shoal.train.first_word import first_word
 from shoal.train.sample_counts import in_common
 from shoal.train.servers.slices import put_together
 from shoal.train.state_memory import mapped
@@ -194,22 +195,20 @@ def load_checkpoint(
 def agree_on_loaded(session: Session, training: str, strategy: AbstractDefinition) -> int:
     """Return the number of steps in the checkpoint that a training begins from; collective.
 
-    Raises `UsageError` if the checkpoint is another strategy's, and `MismatchError` if rank 0 has
-    loaded another checkpoint.
+    Raises `UsageError` if the checkpoint is another strategy's, and `MismatchError` if the first
+    member has loaded another checkpoint.
     """
     coming = session.next_training
     loaded, coming.loaded = coming.loaded, None
     if session.member.is_newcomer:
         return 0
     steps, word = loaded or (0, strategy.word)
-    name = f"{training}/loaded"
-    if session.rank == 0:
-        session.facts.set(name, str(steps).encode())
-    first = int(session.facts.get(name))
-    if first != steps:
+    first, word_of_first = first_word(session, f"{training}/loaded", str(steps).encode())
+    if int(word_of_first) != steps:
         message = (
-            f"Rank {session.rank} goes on from a checkpoint after {steps} steps and rank 0 from one"
-            f" after {first}: let all workers load the same, from a folder that all can read."
+            f"Rank {session.rank} goes on from a checkpoint after {steps} steps and rank {first}"
+            f" from one after {int(word_of_first)}: let all workers load the same, from a folder"
+            " that all can read."
         )
         raise MismatchError(message)
     if word != strategy.word:

@@ -41,9 +41,9 @@ class GroupRequests:
     def leave(self, interval: int) -> None:
         """Take this worker out of every group that has not started.
 
-        Rank 0 notes the generator's counters; `interval` is the steps between two requests.
+        The first member notes the generator's counters; `interval`: the steps between two requests.
         """
-        if self._replica.communicator.rank == 0:
+        if self._replica.communicator.rank == self._replica.member.ranks()[0]:
             counted = self._replica.groups.generator_counters(self._replica.session, interval)
             self._replica.counters.update(counted)
         self._replica.groups.leave(self._replica.session)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from shoal.decoding import decode_json, decode_msgpack
 from shoal.errors import ProtocolError, UsageError
 from shoal.samples import Change, Ledger, OwnBatches, Progress, common, length
+from shoal.train.first_word import first_word
 from shoal.train.pace import Pace
 from shoal.train.told_counts import ToldCounts
 
@@ -78,14 +79,13 @@ class SampleCounts:
         return self._own
 
     def begin(self) -> None:
-        """Begin at rank 0's position; collective among all but newcomers."""
+        """Begin at the first member's position; collective among all but newcomers."""
         if self._own is None:
             return
-        facts, name = self._session.facts, f"{self._training}/position"
-        if self.rank == 0:
-            facts.set(name, msgspec.json.encode(self._position))
-        fault = "What rank 0 says of where samples begin is not understood"
-        begun = decode_json(facts.get(name), dict[str, Any] | None, fault)  # type: ignore[arg-type]
+        own = msgspec.json.encode(self._position)
+        first, word = first_word(self._session, f"{self._training}/position", own)
+        fault = f"What rank {first} says of where samples begin is not understood"
+        begun = decode_json(word, dict[str, Any] | None, fault)  # type: ignore[arg-type]
         with self._member.changed:
             if begun is not None:
                 ledger = self._own.deal.ledger

@@ -21,7 +21,7 @@ from shoal.errors import DeadlineExceeded, MismatchError
 from thoroughness import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 KEY = JobKey("the key of this test job")
 MODEL = ("trainable weight (10, 5) float32", "trainable bias (10,) float32")
@@ -85,13 +85,15 @@ def agree_all(
     cards: Mapping[int, JobCard],
     keys: Mapping[int, JobKey] | None = None,
     deadline_s: float = 20.0,
+    topic: str = "run",
+    members: Callable[[], Sequence[int]] = lambda: range(4),
 ) -> dict[int, Any]:
     """Let every worker that has a card call `agree`; return what it returned or raised."""
 
     def run(rank: int) -> Any:
         key = (keys or {}).get(rank, KEY)
         try:
-            return agree(connect(), rank, 4, key, "run", cards[rank], deadline_s)
+            return agree(connect(), rank, members, key, topic, cards[rank], deadline_s)
         except (MismatchError, DeadlineExceeded) as error:
             return error
 
@@ -111,6 +113,29 @@ def same_sentence(outcomes: Mapping[int, Any], kind: type[Exception]) -> str:
 
 def test_equal_cards_agree(connect: Callable[[], CardStore]) -> None:
     assert agree_all(connect, dict.fromkeys(range(4), CARD)) == dict.fromkeys(range(4), ())
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_worker_that_is_lost_meanwhile_is_not_waited_for(
+    connect: Callable[[], CardStore], lost: int
+) -> None:
+    living = [rank for rank in range(4) if rank != lost]
+    cards = {**dict.fromkeys(living, CARD), 3: changed(strategy="ds-sync")}
+    is_known = threading.Event()  # that it is lost: only once the others wait for it
+
+    def members() -> Sequence[int]:
+        return living if is_known.is_set() else range(4)
+
+    with ThreadPoolExecutor(1) as pool:
+        agreed = pool.submit(agree_all, connect, dict.fromkeys(living, CARD), members=members)
+        with pytest.raises(TimeoutError):
+            agreed.result(0.7)
+        is_known.set()
+        assert agreed.result(10) == dict.fromkeys(living, ())
+    differing = same_sentence(
+        agree_all(connect, cards, topic="again", members=members), MismatchError
+    )
+    assert f'Rank 3 runs strategy "ds-sync" but rank {living[0]} runs "ripples"' in differing
 
 
 def test_a_different_strategy_is_named_to_everyone(connect: Callable[[], CardStore]) -> None:
@@ -204,7 +229,7 @@ def test_other_versions_of_python_and_torch_are_remarks() -> None:
     ],
 )
 def test_sentences(cards: dict[int, JobCard], sentence: str) -> None:
-    assert compare({0: CARD, **cards}) == sentence
+    assert compare({0: CARD, **cards}, 0) == sentence
 
 
 @pytest.mark.parametrize(
@@ -227,7 +252,7 @@ CARDS = st.builds(
 
 @given(st.lists(CARDS, min_size=1, max_size=5))
 def test_comparison_finds_a_difference_exactly_when_there_is_one(listed: list[JobCard]) -> None:
-    assert bool(compare(dict(enumerate(listed)))) == any(card != listed[0] for card in listed)
+    assert bool(compare(dict(enumerate(listed)), 0)) == any(card != listed[0] for card in listed)
 
 
 @settings(max_examples=examples(50))
@@ -251,7 +276,7 @@ def test_a_card_cannot_be_replayed_by_another_rank_or_on_another_occasion() -> N
     }
     again.set("shoal/card/later/3", store.kept["shoal/card/run/1"])
     with pytest.raises(MismatchError, match="Ranks 1, 2 and 3 have another job key"):
-        agree(again, 0, 4, KEY, "later", CARD, 5.0)
+        agree(again, 0, lambda: range(4), KEY, "later", CARD, 5.0)
 
 
 def test_a_card_of_an_unknown_shape_is_another_version() -> None:

@@ -1,0 +1,68 @@
+"""A second training of a session from which a worker has been lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+import shoal
+from thoroughness import seldom
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+SYNCS = ("all-reduce", "ds-sync", "ripples", "local-sgd", "ps-bsp", "ad-psgd")
+
+
+def train(
+    session: shoal.Session, sync: str, victim: int | None
+) -> tuple[list[float], tuple[int, ...]]:
+    """Return the weights after eight steps and `average_model`, and the members that made them.
+
+    A victim dies in the fifth step.
+    """
+    torch.manual_seed(3)
+    model = nn.Linear(8, 4)
+    optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05), model, sync)
+    generator = torch.Generator().manual_seed(session.rank)
+    for step in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8, generator=generator)).square().mean().backward()
+        if session.rank == victim and step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+    optimizer.finish()
+    members = session.view.members  # nobody leaves before all have come to the average
+    optimizer.average_model()
+    return [float(value) for p in model.parameters() for value in p.flatten()], members
+
+
+def train_twice(sync: str, victim: int) -> tuple[list[float], tuple[int, ...]]:
+    """Return the second training's weights, and the members that made it."""
+    session = shoal.init(deadline_s=20.0, min_workers=2)
+    train(session, sync, victim)
+    weights, members = train(session, sync, None)
+    shoal.shutdown()
+    return weights, members
+
+
+@pytest.mark.parametrize(
+    ("sync", "victim"),
+    seldom(
+        [(sync, victim) for sync in SYNCS for victim in (0, 2)],
+        often=[("all-reduce", 0), ("ripples", 2)],
+    ),
+)
+def test_the_living_train_again(run_workers: RunWorkers, sync: str, victim: int) -> None:
+    results = run_workers(train_twice, 4, sync, victim, may_die=(victim,), initialize=False)
+    assert results[victim] is None, "the fault has fired"
+    living = [rank for rank in range(4) if rank != victim]
+    for rank in living:
+        weights, members = results[rank]
+        assert members == tuple(living)
+        assert weights == results[living[0]][0]
