@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 SYNCS = ("all-reduce", "ds-sync", "ripples", "local-sgd", "ps-bsp", "ad-psgd")
 
 
-def train(
-    session: shoal.Session, sync: str, victim: int | None
-) -> tuple[list[float], tuple[int, ...]]:
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(session: shoal.Session, sync: str, *, dies: bool) -> tuple[list[float], tuple[int, ...]]:
     """Return the weights after eight steps and `average_model`, and the members that made them.
 
-    A victim dies in the fifth step.
+    Who `dies` does so in the fifth step.
     """
     torch.manual_seed(3)
     model = nn.Linear(8, 4)
@@ -33,33 +36,36 @@ def train(
     for step in range(8):
         optimizer.zero_grad()
         model(torch.randn(16, 8, generator=generator)).square().mean().backward()
-        if session.rank == victim and step == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if dies and step == 4:
+            die()
         optimizer.step()
     optimizer.finish()
     members = session.view.members  # nobody leaves before all have come to the average
     optimizer.average_model()
-    return [float(value) for p in model.parameters() for value in p.flatten()], members
+    return [value for p in model.parameters() for value in p.detach().flatten().tolist()], members
 
 
-def train_twice(sync: str, victim: int) -> tuple[list[float], tuple[int, ...]]:
+def train_twice(sync: str, victim: int, when: str) -> tuple[list[float], tuple[int, ...]]:
     """Return the second training's weights, and the members that made it."""
     session = shoal.init(deadline_s=20.0, min_workers=2)
-    train(session, sync, victim)
-    weights, members = train(session, sync, None)
+    is_victim = session.rank == victim
+    train(session, sync, dies=is_victim and when == "training")
+    if is_victim:
+        die()
+    weights, members = train(session, sync, dies=False)
     shoal.shutdown()
     return weights, members
 
 
 @pytest.mark.parametrize(
-    ("sync", "victim"),
+    ("sync", "victim", "when"),
     seldom(
-        [(sync, victim) for sync in SYNCS for victim in (0, 2)],
-        often=[("all-reduce", 0), ("ripples", 2)],
+        list(product(SYNCS, (0, 2), ("training", "between trainings"))),
+        often=[("all-reduce", 0, "between trainings"), ("ripples", 2, "training")],
     ),
 )
-def test_the_living_train_again(run_workers: RunWorkers, sync: str, victim: int) -> None:
-    results = run_workers(train_twice, 4, sync, victim, may_die=(victim,), initialize=False)
+def test_the_living_train_again(run_workers: RunWorkers, sync: str, victim: int, when: str) -> None:
+    results = run_workers(train_twice, 4, sync, victim, when, may_die=(victim,), initialize=False)
     assert results[victim] is None, "the fault has fired"
     living = [rank for rank in range(4) if rank != victim]
     for rank in living:
