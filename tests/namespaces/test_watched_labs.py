@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from lab_commands import DEADLINE_S, SHOAL_LAB, STAR, shoal_lab
@@ -42,8 +44,9 @@ def test_a_port_leads_to_the_host_that_listens() -> None:
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         with PortForward(listener, [host.path for host in lab.hosts]):
-            with pytest.raises(OSError, match=r"reset|not connected"):
-                said(port, b"nobody?")
+            with pytest.raises(HTTPError, match="503") as nobody:
+                urlopen(f"http://127.0.0.1:{port}/", timeout=DEADLINE_S)
+            assert nobody.value.read().startswith(b"No worker of the lab shows its job here yet")
             for host in (2, 0):  # and moves
                 command = [sys.executable, "-c", ECHO, str(port)]
                 with lab.start(host, command, stdout=subprocess.PIPE) as process:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _FIRST_DESCRIPTOR: Final = 3
 """The descriptor of a socket that a program finds open: the convention of systemd's sockets."""
+_NOBODY: Final = b"No worker of the lab shows its job here yet, or the job is over.\n"
+_UNAVAILABLE: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%s" % (len(_NOBODY), _NOBODY)
+)
+"""The answer to a browser that comes while nobody listens."""
 _CHUNK_BYTES: Final = 1 << 16
 _PATIENCE_S: Final = 5.0
 
@@ -86,6 +92,9 @@ class PortForward(Closing):
         with visitor, suppress(OSError):
             host = self._connect()
             if host is None:
+                visitor.settimeout(_PATIENCE_S)
+                visitor.recv(_CHUNK_BYTES)  # what is not read would reset the connection
+                visitor.sendall(_UNAVAILABLE)
                 return
             with host, selectors.DefaultSelector() as selector:
                 ends = {visitor, host}
