@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.train import optimizer as optimizers
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def train_twice(sync: str, victim: int, when: str) -> tuple[list[float], tuple[i
     session = shoal.init(deadline_s=20.0, min_workers=2)
     is_victim = session.rank == victim
     train(session, sync, dies=is_victim and when == "training")
-    if is_victim:
+    if is_victim and when == "beginning the second":  # the others have seen its card
+        optimizers._begin_alike = lambda *_: die()  # type: ignore[assignment]
+    elif is_victim:
         die()
     weights, members = train(session, sync, dies=False)
     shoal.shutdown()
@@ -60,8 +63,12 @@ def train_twice(sync: str, victim: int, when: str) -> tuple[list[float], tuple[i
 @pytest.mark.parametrize(
     ("sync", "victim", "when"),
     seldom(
-        list(product(SYNCS, (0, 2), ("training", "between trainings"))),
-        often=[("all-reduce", 0, "between trainings"), ("ripples", 2, "training")],
+        list(product(SYNCS, (0, 2), ("training", "between trainings", "beginning the second"))),
+        often=[
+            ("all-reduce", 0, "between trainings"),
+            ("ripples", 2, "training"),
+            ("all-reduce", 2, "beginning the second"),
+        ],
     ),
 )
 def test_the_living_train_again(run_workers: RunWorkers, sync: str, victim: int, when: str) -> None:

@@ -15,14 +15,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.control import name_ranks
 from shoal.errors import DeadlineExceeded, ViewChanging
 
 if TYPE_CHECKING:
+    from shoal.comm import Communicator, FactStore
+    from shoal.control import Member
     from shoal.membership import View
-    from shoal.train.replica import Replica
+    from shoal.train.replica import GroupSource, Replica
 
 Result = TypeVar("Result")
 
@@ -30,10 +33,26 @@ _POLL_S: Final = 0.01
 _LOOK_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Beginner:
+    """A worker that agrees with others before it has a replica: while it begins a training."""
+
+    session: str
+    """The name of the training."""
+    member: Member
+    communicator: Communicator
+    facts: FactStore
+    groups: GroupSource
+    deadline_s: float
+
+    def hand_on(self) -> None:
+        """Do nothing: there is nothing yet that a newcomer could be handed."""
+
+
 class Agreement:
     """One operation that all members of a replica's view do together, under the same `name`."""
 
-    def __init__(self, replica: Replica, name: str) -> None:
+    def __init__(self, replica: Replica | Beginner, name: str) -> None:
         self._replica, self._name = replica, name
 
     def carry_out(

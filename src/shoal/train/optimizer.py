@@ -26,7 +26,7 @@ from shoal.session import (
     say_place,
 )
 from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
-from shoal.train.agreement import Agreement
+from shoal.train.agreement import Agreement, Beginner
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.alike_check import AlikeCheck
 from shoal.train.bare_steps import BareSteps
@@ -161,7 +161,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
             came_later = session.member.is_newcomer
-            self.flat = _begin(session, model, self._communicator)
+            self.flat = _begin(session, name, model, self._communicator)
             self.replica = Replica(
                 model=model,
                 optimizer=optimizer,
@@ -517,7 +517,9 @@ def _enter(
     return loaded
 
 
-def _begin(session: Session, model: nn.Module, communicator: Communicator) -> FlatParameters:
+def _begin(
+    session: Session, training: str, model: nn.Module, communicator: Communicator
+) -> FlatParameters:
     """Return the flat tensors of `model`, which all members begin with alike; collective.
 
     A worker that is still making the job's first flat tensors when the view changes gets others'
@@ -527,7 +529,12 @@ def _begin(session: Session, model: nn.Module, communicator: Communicator) -> Fl
     if member.is_newcomer:
         return FlatParameters(model)
     if member.has_model:
-        return _begin_alike(model, communicator, member.view.members[0])
+        beginner = Beginner(
+            training, member, communicator, session.facts, session.control, session.deadline_s
+        )
+        return Agreement(beginner, "beginning").carry_out(
+            lambda view: _begin_alike(model, communicator, view.members[0])
+        )
     while True:
         view = member.settled_view()
         with member.changed:
