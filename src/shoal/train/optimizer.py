@@ -198,8 +198,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         tell = session.control.report_failure
         self._alike_check = AlikeCheck(self.replica, compared_every, tell)
         self._num_averages = 0
-        what = name, strategy.word, transport, strategy.options(), self.flat.num_parameters
-        _log.info("%s: sync=%r over %s, options %s, %d parameters", *what)
+        options = "".join(f", {key}={value!r}" for key, value in strategy.options().items())
+        what = name, strategy.word, options, transport, self.flat.num_parameters
+        _log.info("%s: sync=%r%s over %s, %d parameters", *what)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
