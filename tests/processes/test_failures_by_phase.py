@@ -68,7 +68,7 @@ class Victim:
 def _end_this_once_others_have(folder: Path) -> None:
     """Have this process killed once all others have left, or after a while."""
     wait = f"for i in $(seq {ENDS_S}0); do [ $(ls {folder} | grep -c left) -ge {WORLD - 1} ]"
-    script = f"{wait} && break; sleep 0.1; done; kill -9 {os.getpid()}"
+    script = f"{wait} && break; sleep 0.1; done; kill -9 {os.getpid()} 2> /dev/null"
     subprocess.Popen(["sh", "-c", script], start_new_session=True)
 
 
