@@ -104,16 +104,19 @@ def agree(
     topic: str,
     card: JobCard,
     deadline_s: float,
+    *,
+    look_s: float = _LOOK_S,
 ) -> tuple[str, ...]:
     """Return once all workers have shown equal cards; the same call on every worker.
 
-    `members` returns the workers that take part: one that is lost meanwhile is not waited for.
+    `members` returns the workers that take part: one that is lost meanwhile is not waited for, if
+    whoever waits looks for that every `look_s` seconds.
     `topic` names the occasion and is used once per store. Returns remarks: sentences about
     differences that may matter but need not. Raises `MismatchError`, with the same sentence on
     every worker, if cards or job keys differ; `DeadlineExceeded` if some worker does not show up
     within `deadline_s` seconds.
     """
-    table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
+    table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s, look_s)
     table.lay(str(rank), msgspec.json.encode(card))
     sealed = None
     while sealed is None:
@@ -183,11 +186,18 @@ def _obey(sealed: _Sealed, rank: int, judge: int, *, is_genuine: bool) -> tuple[
 class _Table:
     """The part of the store that one occasion uses, with the codes of what lies there."""
 
-    def __init__(self, store: CardStore, key: JobKey, prefix: str, deadline_s: float) -> None:
+    def __init__(
+        self,
+        store: CardStore,
+        key: JobKey,
+        prefix: str,
+        deadline_s: float,
+        look_s: float = _LOOK_S,
+    ) -> None:
         self._store = store
         self._key = key
         self._prefix = prefix
-        self.deadline_s = deadline_s
+        self.deadline_s, self._look_s = deadline_s, look_s
         self._end = time.monotonic() + deadline_s
 
     def lay(self, name: str, payload: bytes) -> None:
@@ -209,7 +219,7 @@ class _Table:
         place, end = f"{self._prefix}/{name}", self._end + grace_s
         while True:
             goes_on = is_awaited() and time.monotonic() < end
-            left = timedelta(seconds=min(_LOOK_S, max(0.0, end - time.monotonic())))
+            left = timedelta(seconds=min(self._look_s, max(0.0, end - time.monotonic())))
             with suppress(RuntimeError, TimeoutError):
                 self._store.wait([place], max(left, _NO_TIME) if goes_on else _NO_TIME)
                 break

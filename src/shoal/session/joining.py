@@ -204,8 +204,9 @@ def _meet(launch: Launch, job_key: str | None, deadline_s: float) -> Meeting:
         launch = _by_host_names(launch, store, deadline_s)
     if rank == 0:
         store.set(_PER_HOST, str(launch.workers_per_host))
-    everyone = range(world_size)
-    agree(store, rank, lambda: everyone, key, "init", new_card(world_size), deadline_s)
+    everyone, card = range(world_size), new_card(world_size)
+    # nobody can be lost yet, and torch's store logs each wait that ends without an answer
+    agree(store, rank, lambda: everyone, key, "init", card, deadline_s, look_s=2 * deadline_s)
     # Hosts may hold different numbers of workers, and all have to read their groups off the same
     # table: rank 0's number counts. If any launcher can tell that ranks were dealt to hosts in
     # turn, that counts; all had said so when they agreed.

@@ -37,6 +37,8 @@ OVERLAPPED = {
     if "interval" in inspect.signature(factory).parameters
 }
 """Strategies that average parameters while computing goes on, if asked to."""
+LAYERWISE = [*(name for name in OVERLAPPED if name != "diloco"), "all-reduce"]
+"""Strategies whose exchanges the next forward pass can take layer by layer."""
 
 
 def cluster(hosts: int, workers: int = 1) -> ClusterSpec:
@@ -239,7 +241,7 @@ def test_every_worker_makes_its_steps_and_the_same_seed_the_same_run(name: str) 
     seldom(
         [
             *OVERLAPPED.items(),
-            *((name, "next-forward") for name in [*OVERLAPPED, "all-reduce"]),
+            *((name, "next-forward") for name in LAYERWISE),
             *((name, "layers") for name in ("ds-sync", "local-sgd", "ripples-static")),
         ],
         often=[
