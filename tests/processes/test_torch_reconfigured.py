@@ -179,7 +179,7 @@ def after_an_abort(it: Member) -> None:
         waiting = it.group.recv([torch.zeros(4)], 1, 3)
     it.group.abort()
     if waiting is not None:
-        with pytest.raises(ShoalError, match="aborted|Rank 1 is gone"):  # who aborts first
+        with pytest.raises(ShoalError, match=r"aborted|Rank 1 is gone"):  # who aborts first
             waiting.wait()
     with pytest.raises(ShoalError):
         it.group.allreduce([torch.ones(4)], dist.AllreduceOptions()).wait()
