@@ -198,9 +198,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         tell = session.control.report_failure
         self._alike_check = AlikeCheck(self.replica, compared_every, tell)
         self._num_averages = 0
-        options = "".join(f", {key}={value!r}" for key, value in strategy.options().items())
-        what = name, strategy.word, options, transport, self.flat.num_parameters
-        _log.info("%s: sync=%r%s over %s, %d parameters", *what)
+        what = name, _described(strategy), transport, self.flat.num_parameters
+        _log.info("%s: %s over %s, %d parameters", *what)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
@@ -464,6 +463,12 @@ def _strategy(
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)
     return strategy
+
+
+def _described(strategy: AbstractDefinition) -> str:
+    """Return the strategy with its options, as they are given."""
+    given = {"sync": strategy.word, **strategy.options()}
+    return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
 def _agree(

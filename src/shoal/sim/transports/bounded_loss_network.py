@@ -408,8 +408,8 @@ class BoundedLossNetwork:
         for host, array in zip(hosts, arrays, strict=True):
             self._feed_back(host, tensor, array)
             tables[host].place(array.ctypes.data)
-            at, sample = array.ctypes.data, self.means[host].sample(tensor)
-            self._taggers[host].tag(tables[host], tensor, importance, address=at, sample=sample)
+            place, sample = array.ctypes.data, self.means[host].sample(tensor)
+            self._taggers[host].tag(tables[host], tensor, importance, address=place, sample=sample)
             if keeps:
                 self._kept[host, tensor] = tables[host]
         return self._post(at, number, tables, 0)
