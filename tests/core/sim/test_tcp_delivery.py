@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tcp_networks import (
     FRAME,
@@ -99,7 +99,23 @@ def run_all(network: PacketNetwork, wanted: Any) -> None:
     assert set(finish(network, numbers)) == set(numbers)
 
 
+MARKS = {
+    "control": "dctcp",
+    "limit": None,
+    "loss": 0.0,
+    "jitter_s": 0.0,
+    "reorder": 0.0,
+    "spray": False,
+    "shares": False,
+    "min_timeout_s": 1e-3,
+    "reordering": 3,
+    "seed": 0,
+}
+"""A network whose ports mark what queues there: few drawn ones do."""
+
+
 @given(how=networks, wanted=transfers)
+@example(how=MARKS, wanted=[(0, [(source, 0, 200 * FRAME + 7) for source in range(1, HOSTS)])])
 @settings(max_examples=examples(150), deadline=None)
 def test_every_message_arrives_once(how: dict[str, Any], wanted: Any) -> None:
     network = lossy(how)
