@@ -33,6 +33,7 @@ from shoal.transport.holes import POLICIES as POLICIES
 from shoal.transport.holes import ZERO as ZERO
 from shoal.transport.holes import check_messages as check_messages
 from shoal.transport.last_means import LastMeans as LastMeans
+from shoal.transport.last_means import keep_sample as keep_sample
 from shoal.transport.mailboxes import BLOCK_BYTES as BLOCK_BYTES
 from shoal.transport.mailboxes import Area as Area
 from shoal.transport.mailboxes import PostOffice as PostOffice

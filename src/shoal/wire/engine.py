@@ -22,7 +22,14 @@ import numpy as np
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import MismatchError, ShoalError, UsageError
 from shoal.launch import rank_on_host
-from shoal.transport import RAW, MessageTables, area_bytes, cancel_operation, tag_messages
+from shoal.transport import (
+    RAW,
+    MessageTables,
+    area_bytes,
+    cancel_operation,
+    keep_sample,
+    tag_messages,
+)
 from shoal.wire.lane import Lane, LaneCard
 from shoal.wire.links import LinkListener, PeerLinks
 from shoal.wire.memory_areas import MOST_RANKS, Handover, blocks_of_each
@@ -345,6 +352,7 @@ class UdpEngine:
             if cold:  # what the first sum that may lose something calls, in training
                 nothing = np.zeros(0)
                 tag_messages(tables.outgoing, tables.segment_bytes, 0.0, nothing, False, 0, nothing)
+                keep_sample(0, RAW, nothing)
                 tables.add_kept(0)
 
     def _check_alike(self, cards: Sequence[Card | None]) -> None:
