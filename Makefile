@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests and demos start thousands of processes: none is to compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo docs check-package test test-all test-frameworks test-versions test-switch-config chaos histories check format clean
 
 demo: $(STAMP)
