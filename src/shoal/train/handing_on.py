@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import torch
 
-from shoal.carriers import STATE_CHANNEL
+from shoal.carriers import HOST, STATE_CHANNEL
 from shoal.control import name_ranks
 from shoal.decoding import decode_msgpack
 from shoal.errors import DeadlineExceeded, MismatchError, ShoalError, ViewChanging, WorkerLost
@@ -41,7 +41,7 @@ from shoal.train.state_memory import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from shoal.membership import Decision
     from shoal.train.executor import AbstractExecutor
@@ -115,7 +115,7 @@ class Donor:
         with suppress(ShoalError):  # of a view that is over, or a job: others hear of that
             frozen: dict[int, bytes] = {}
             if any(own == givers[0] for givers in takers.values()):
-                frozen = _frozen_digests(replica)
+                frozen = frozen_digests(replica)
                 file = io.BytesIO()
                 torch.save((skeleton, {n: each.hex() for n, each in frozen.items()}), file)
                 _say(replica, _GIVEN, decision, file.getvalue())
@@ -138,11 +138,12 @@ class Donor:
             _say(replica, _DIGESTS, decision, msgspec.msgpack.encode(digests))
 
 
-def take_over(replica: Replica, executor: AbstractExecutor) -> int:
+def take_over(replica: Replica, executor: AbstractExecutor, frozen: dict[int, bytes]) -> int:
     """Give a newcomer's `replica` and `executor` the state that they go on from.
 
-    Return how many steps led to that state. Raises `MismatchError` if the received state does not
-    fit, is damaged or is one of several models, and `DeadlineExceeded`.
+    `frozen` are the `frozen_digests` of what it has. Return how many steps led to the state. Raises
+    `MismatchError` if the received state does not fit, is damaged or is one of several models, and
+    `DeadlineExceeded`.
     """
     member = replica.member
     while True:
@@ -153,7 +154,7 @@ def take_over(replica: Replica, executor: AbstractExecutor) -> int:
             with member.acting_in(decision.view):
                 donors = _donors(decision, replica.session, share=executor.is_exact)
                 givers = donors[replica.communicator.rank]
-                skeleton, tensors, known = _receive(replica, decision, givers)
+                skeleton, tensors, known = _receive(replica, decision, givers, frozen)
                 num_buffers = len(skeleton["buffers"])
                 digests = _digests_of(tensors, num_buffers, known)
                 _check(replica, decision, digests, givers[0], is_exact=executor.is_exact)
@@ -194,28 +195,46 @@ def _dealt(
 
 
 def _receive(
-    replica: Replica, decision: Decision, givers: Sequence[int]
+    replica: Replica, decision: Decision, givers: Sequence[int], frozen: dict[int, bytes]
 ) -> tuple[dict[str, Any], list[Tensor], dict[int, bytes]]:
     """Return the state without values, and the tensors with the values, as the donors give them.
 
-    Those that have not come, because this newcomer has them, are returned with their digests.
+    Large parameters come right into the model, but for those that this newcomer has, whose digests
+    are returned. Then `frozen` has those alone, for the model has lost the others.
     """
-    mine = _frozen_digests(replica)
     (said,) = _await(replica, _GIVEN, decision, givers[:1])
     skeleton, theirs = torch.load(io.BytesIO(said), weights_only=True)
-    has = {n: each for n, each in mine.items() if theirs.get(n) == each.hex()}
+    has = {n: each for n, each in frozen.items() if theirs.get(n) == each.hex()}
+    frozen.clear()
+    frozen.update(has)
     _say(replica, _HAS, decision, msgspec.msgpack.encode(list(has)))
     _, empty = taken_apart(skeleton)
-    memory, tensors = memory_for(empty)
+    places = _places_in(replica.model, empty)
+    memory, tensors = memory_for(empty, places)
     own = held(replica.model.parameters())
     with torch.no_grad():
-        for number in has:
+        for number in has.keys() - places.keys():
             tensors[number].copy_(own[number])
     receive = replica.communicator.receive
     pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers, has)
     for work in [receive(piece, giver, channel=STATE_CHANNEL) for giver, piece in pieces]:
         work.wait()
     return skeleton, tensors, has
+
+
+def _places_in(model: nn.Module, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return the memory, as bytes, of the large parameters of `model` that are in host memory.
+
+    They are the first of `tensors`, which have the types and shapes of a donor's.
+    """
+    return {
+        number: bytes_of(own)
+        for number, (own, given) in enumerate(zip(held(model.parameters()), tensors, strict=False))
+        if is_large(own)
+        and own.device == HOST
+        and own.is_contiguous()
+        and (own.shape, own.dtype) == (given.shape, given.dtype)
+    }
 
 
 def _check(
@@ -293,7 +312,8 @@ def _load(replica: Replica, executor: AbstractExecutor, state: dict[str, Any]) -
     own = [*held(replica.model.parameters()), *held(replica.model.buffers())]
     with torch.no_grad():
         for mine, given in zip(own, [*state["parameters"], *state["buffers"]], strict=True):
-            mine.copy_(given)
+            if given.data_ptr() != mine.data_ptr():
+                mine.copy_(given)
     replica.optimizer.load_state_dict(state["optimizer"])
     executor.take_over(state["course"])
     if replica.samples is not None:
@@ -306,7 +326,7 @@ def held(tensors: Iterator[Tensor]) -> list[Tensor]:
     return [each for each in tensors if each.layout == torch.strided and each.numel()]
 
 
-def _frozen_digests(replica: Replica) -> dict[int, bytes]:
+def frozen_digests(replica: Replica) -> dict[int, bytes]:
     """Return the digest of each large parameter that is not trained, by its number."""
     return {
         number: _digest(each)

@@ -35,7 +35,7 @@ from shoal.train.consensus import average_model
 from shoal.train.elastic_sampler import ElasticSampler
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
-from shoal.train.handing_on import take_over
+from shoal.train.handing_on import frozen_digests, take_over
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.step_samples import StepSampler
@@ -516,9 +516,10 @@ def _enter(
     member = session.member
     member.enter(replica.session, executor, executor.view.epoch)
     if member.is_newcomer:
+        frozen = frozen_digests(replica)  # before the others wait for this worker
         if came_later:
             session.become_member(replica.session)
-        replica.stopwatch.step = loaded = take_over(replica, executor)
+        replica.stopwatch.step = loaded = take_over(replica, executor, frozen)
     executor.begin()
     return loaded
 

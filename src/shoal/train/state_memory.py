@@ -6,7 +6,8 @@ transport sends piece by piece. Knows no transport.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -35,9 +36,12 @@ def taken_apart(state: Any) -> tuple[Any, list[Tensor]]:
 
 
 def put_together(skeleton: Any, tensors: Sequence[Tensor]) -> Any:
-    """Return the state that was taken apart into `skeleton` and `tensors`."""
-    rest = iter(tensors)
-    return mapped(skeleton, lambda _: next(rest).clone())
+    """Return the state that was taken apart into `skeleton` and `tensors`.
+
+    The large tensors themselves are in it, and copies of the small ones, whose memory is shared.
+    """
+    values = (each if is_large(each) else each.clone() for each in tensors)
+    return mapped(skeleton, lambda _: next(values))
 
 
 def copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor], list[Tensor]]:
@@ -45,7 +49,9 @@ def copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor
 
     Large ones are copied only if `all_of_them` are, or if they are not contiguous in host memory.
     """
-    memory, found = memory_for(tensors, None if all_of_them else bytes_of)
+    large = {n: each for n, each in enumerate(tensors) if is_large(each)}
+    places = {} if all_of_them else {n: bytes_of(each) for n, each in large.items()}
+    memory, found = memory_for(tensors, places)
     with torch.no_grad():
         for copy, tensor in zip(found, tensors, strict=True):
             if copy.data_ptr() != tensor.data_ptr():
@@ -54,11 +60,12 @@ def copied(tensors: Sequence[Tensor], *, all_of_them: bool) -> tuple[list[Tensor
 
 
 def memory_for(
-    tensors: Sequence[Tensor], large: Callable[[Tensor], Tensor] | None = None
+    tensors: Sequence[Tensor], places: Mapping[int, Tensor] = MappingProxyType({})
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return memory, as bytes, for tensors of these shapes and types, and the tensors in it.
 
-    Small ones lie together, and each large one by itself: in fresh memory, or where `large` says.
+    Small ones lie together, and each large one by itself: in fresh memory, or in that of `places`,
+    by its number.
     """
     sizes = [num_bytes(tensor) for tensor in tensors]
     padded = [
@@ -67,11 +74,11 @@ def memory_for(
     together = torch.empty(sum(padded), dtype=torch.uint8, device=HOST)
     memory, found = [together] if len(together) else [], []
     start = 0
-    for tensor, size, step in zip(tensors, sizes, padded, strict=True):
+    for number, (tensor, size, step) in enumerate(zip(tensors, sizes, padded, strict=True)):
         if step:
             place = together[start : start + size]
-        elif large is not None:
-            place = large(tensor)
+        elif number in places:
+            place = places[number]
         else:
             place = torch.empty(size, dtype=torch.uint8, device=HOST)
         if not step:
