@@ -93,6 +93,8 @@ def carry_out(members: Sequence[Member], seed: int) -> None:
             flying.append((members[out.peer], come, [Sum(memory[at]) for at in out.piece]))
             continue
         taker, come, values = flying.pop(chance.randrange(len(flying)))
+        if come.adds:  # where some of it is lost, this says how much of the sum is missing
+            assert all(value.total() == come.contributions for value in values)
         for at, value in zip(come.piece, values, strict=True):
             taker.target[at] = taker.target[at] + value if come.adds else value
         taker.awaited[come.gate] -= 1
