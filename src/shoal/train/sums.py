@@ -99,6 +99,8 @@ class SumsExecutor(AbstractExecutor):
 
     def _note_border(self) -> None:
         """Keep the buffers as they are between two steps: the next forward pass changes them."""
+        if not self._buffers:
+            return
         with torch.no_grad():
             for kept, buffer in zip(self._at_border, self._buffers, strict=True):
                 kept.copy_(buffer)

@@ -67,8 +67,9 @@ class Trailer:
         self._weight.fill_(weight)
         self._part.fill(view, is_new=trains)
         self._training.fill_(1.0 if trains else 0.0)
-        self._used.zero_()
-        if with_gradient:
+        are_all = len(with_gradient) == self._num_parameters
+        self._used.fill_(1.0 if are_all else 0.0)
+        if with_gradient and not are_all:  # looking places up takes as long as all else here
             self._used[list(with_gradient)] = 1.0
 
     @property
