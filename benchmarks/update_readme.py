@@ -315,26 +315,20 @@ def render_speed(own: BenchFile, peers: BenchFile) -> str:
     return "\n".join(lines + [f"| {row.peer or ''} {_line(row)}" for row in rows])
 
 
-def render_elastic(path: Path, accuracies: Path) -> str:
-    """Return the Markdown of jobs that go on, and of what models learn in them."""
-    file, learnt = read_bench_file(path), read_bench_file(accuracies)
-    head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
-    others = [row for row in file.rows if row.bench != deaths.NAME]
-    return "\n".join(
-        [
-            *_where(file, "shoal bench elastic", path.name),
-            "",
-            *deaths_table([row for row in file.rows if row.bench == deaths.NAME]),
-            "",
-            *head,
-            *map(_line, others),
-            "",
-            *_where(learnt, "shoal bench elastic --only elastic-accuracy", accuracies.name),
-            "",
-            *head,
-            *map(_line, learnt.rows),
-        ]
-    )
+def render_elastic(paths: Sequence[Path]) -> str:
+    """Return the Markdown of jobs that go on: what deaths cost, from any file, and the rest."""
+    lines: list[str] = []
+    for path in paths:
+        file = read_bench_file(path)
+        struck = [row for row in file.rows if row.bench == deaths.NAME]
+        rest = [row for row in file.rows if row.bench != deaths.NAME]
+        only = "".join(f" --only {each}" for each in dict.fromkeys(row.bench for row in rest))
+        lines += ["", *_where(file, f"shoal bench elastic{'' if struck else only}", path.name), ""]
+        if struck:
+            lines += [*deaths_table(struck), ""]
+        lines += ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
+        lines += map(_line, rest)
+    return "\n".join(lines[1:])
 
 
 def _where(file: BenchFile, command: str, name: str) -> list[str]:
@@ -396,7 +390,7 @@ def main() -> None:
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
         ROOT / "docs" / "failures.md": render_elastic(
-            RESULTS / "elastic.json", RESULTS / "elastic-accuracy.json"
+            [RESULTS / f"elastic{which}.json" for which in ("", "-joining-cost", "-accuracy")]
         ),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster, anew),
         ROOT / "docs" / "simulator-accuracy.md": render_speed(
