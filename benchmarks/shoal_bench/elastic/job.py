@@ -200,6 +200,7 @@ class ElasticJob:
         if self._hosts:
             place = {
                 **launcher_variables(rank, hosts=self.workers),
+                "MASTER_PORT": str(self._port),  # two jobs may share the hosts
                 "GLOO_SOCKET_IFNAME": INTERFACE,
                 "TP_SOCKET_IFNAME": INTERFACE,
             }
