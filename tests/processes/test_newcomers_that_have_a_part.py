@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import torch
 from test_joining import DIES_AT, SIZE, VICTIM, Job, Training, check_alike, init
 
 from shoal.carriers import STATE_CHANNEL, TransportCommunicator
+from shoal.train import handing_on
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -72,3 +75,51 @@ def test_a_newcomer_is_not_sent_what_it_has(
     check_alike(living, sync)
     received = results[SIZE]["received"]
     assert 0 < received < 10_000 if is_same else received > 4 * BASE_NUMBERS
+
+
+def lose_a_donor_of_the_base(folder: str, sync: str) -> dict[str, Any]:
+    """Train; a donor dies when a newcomer with another base has a part of the others'."""
+    handing_on._PIECE_BYTES = BASE_NUMBERS // 2  # type: ignore[misc]
+    job = Job(folder)
+    if job.is_late:
+        job.wait_for("all train")
+    else:
+        send, sent = TransportCommunicator.send, itertools.count(1)
+
+        def dying(self: Any, *arguments: Any, channel: int, **options: Any) -> Any:
+            if channel == STATE_CHANNEL and next(sent) == 3 and not job.has("a donor died"):
+                job.note("a donor died")
+                time.sleep(0.2)  # what it has sent arrives
+                job.die()
+            return send(self, *arguments, channel=channel, **options)
+
+        TransportCommunicator.send = dying  # type: ignore[method-assign, assignment]
+    session = init()
+    base = torch.arange(BASE_NUMBERS) * (2.0 if job.is_late else 1.0)
+    training = Training(session, sync, base=base)
+    assert torch.equal(base, torch.arange(BASE_NUMBERS, dtype=base.dtype))
+    if job.is_late:
+        job.note("is in")
+    elif job.rank == 0:
+        training.step()
+        job.note("all train")
+    training.step_until(job, "is in")
+    return training.finish()
+
+
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync"], often=["ds-sync"]))
+def test_a_newcomer_takes_nothing_that_was_half_sent_for_its_own(
+    run_workers: RunWorkers, tmp_path: Path, sync: str
+) -> None:
+    results = run_workers(
+        lose_a_donor_of_the_base,
+        SIZE,
+        str(tmp_path),
+        sync,
+        may_die=tuple(range(SIZE)),
+        initialize=False,
+        num_more=1,
+    )
+    living = [result for result in results if result is not None]
+    assert len(living) == SIZE, "the fault has fired"
+    check_alike(living, sync)
