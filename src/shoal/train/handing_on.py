@@ -154,9 +154,9 @@ def take_over(replica: Replica, executor: AbstractExecutor, frozen: dict[int, by
             with member.acting_in(decision.view):
                 donors = _donors(decision, replica.session, share=executor.is_exact)
                 givers = donors[replica.communicator.rank]
-                skeleton, tensors, known = _receive(replica, decision, givers, frozen)
+                skeleton, tensors = _receive(replica, decision, givers, frozen)
                 num_buffers = len(skeleton["buffers"])
-                digests = _digests_of(tensors, num_buffers, known)
+                digests = _digests_of(tensors, num_buffers, frozen)
                 _check(replica, decision, digests, givers[0], is_exact=executor.is_exact)
             steps = _load(replica, executor, put_together(skeleton, tensors))
             with member.changed:
@@ -196,30 +196,29 @@ def _dealt(
 
 def _receive(
     replica: Replica, decision: Decision, givers: Sequence[int], frozen: dict[int, bytes]
-) -> tuple[dict[str, Any], list[Tensor], dict[int, bytes]]:
+) -> tuple[dict[str, Any], list[Tensor]]:
     """Return the state without values, and the tensors with the values, as the donors give them.
 
-    Large parameters come right into the model, but for those that this newcomer has, whose digests
-    are returned. Then `frozen` has those alone, for the model has lost the others.
+    Large parameters come right into the model, but for those that this newcomer has. Only their
+    digests stay in `frozen`, for the model has lost the others.
     """
     (said,) = _await(replica, _GIVEN, decision, givers[:1])
     skeleton, theirs = torch.load(io.BytesIO(said), weights_only=True)
-    has = {n: each for n, each in frozen.items() if theirs.get(n) == each.hex()}
-    frozen.clear()
-    frozen.update(has)
-    _say(replica, _HAS, decision, msgspec.msgpack.encode(list(has)))
+    for number in [n for n, each in frozen.items() if theirs.get(n) != each.hex()]:
+        del frozen[number]
+    _say(replica, _HAS, decision, msgspec.msgpack.encode(list(frozen)))
     _, empty = taken_apart(skeleton)
     places = _places_in(replica.model, empty)
     memory, tensors = memory_for(empty, places)
     own = held(replica.model.parameters())
     with torch.no_grad():
-        for number in has.keys() - places.keys():
+        for number in frozen.keys() - places.keys():
             tensors[number].copy_(own[number])
     receive = replica.communicator.receive
-    pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers, has)
+    pieces = _dealt(memory, tensors, len(skeleton["buffers"]), givers, frozen)
     for work in [receive(piece, giver, channel=STATE_CHANNEL) for giver, piece in pieces]:
         work.wait()
-    return skeleton, tensors, has
+    return skeleton, tensors
 
 
 def _places_in(model: nn.Module, tensors: Sequence[Tensor]) -> dict[int, Tensor]:

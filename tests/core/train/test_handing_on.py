@@ -100,7 +100,7 @@ class Newcomer:
         self._given, self._left = file.getvalue(), pieces
         memory, kept = state_memory.copied(tensors, all_of_them=True)
         self._donor = lambda has: handing_on._dealt(memory, kept, 0, (0,), has)
-        _, received, _ = handing_on._receive(
+        _, received = handing_on._receive(
             self.replica,
             None,
             (0,),
