@@ -41,7 +41,7 @@ from shoal.control.messages import (
     encode,
 )
 from shoal.groups import GeneratorConfig
-from shoal.membership import Report
+from shoal.membership import Report, Stage
 from shoal.watch import Snapshot, WorkerSample
 from thoroughness import examples
 
@@ -362,7 +362,7 @@ def test_an_elastic_job_goes_on_without_a_lost_worker() -> None:
     assert proposal.members == (0, 1, 3)
     answers: list[Answer] = []
     for rank in proposal.members:
-        said = Reported(rank, proposal.number, Report({"run": rank}))
+        said = Reported(rank, proposal.number, Report({"run": Stage(rank)}))
         done, *more = handler.handle(watch(rank), said, 1)
         assert done == (watch(rank), Done())
         answers += more

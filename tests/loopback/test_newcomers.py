@@ -30,7 +30,7 @@ from shoal.control.messages import (
     Reported,
 )
 from shoal.groups import GeneratorConfig
-from shoal.membership import Report
+from shoal.membership import Report, Stage
 
 if TYPE_CHECKING:
     from shoal.control.group_run import Answer
@@ -85,7 +85,7 @@ def settle(handler: ControlHandler, answers: list[Answer]) -> list[Answer]:
     for identity in sorted(asked):
         rank = handler._liveness.rank_of(identity)
         assert rank is not None
-        report = None if identity == NEW else Report({"run-1": 9})
+        report = None if identity == NEW else Report({"run-1": Stage(9)})
         found += handler.handle(identity, Reported(rank, newest.number, report), 1)[1:]
     return found
 
@@ -209,7 +209,7 @@ def test_who_comes_when_all_others_end_is_refused() -> None:
     answers = handler.handle(watch(0), Prepared(0, preparation.number), 0)
     (number,) = {reply.proposal.number for _, reply in answers if isinstance(reply, Proposed)}
     handler.handle(NEW, Reported(1, number, None), 0)
-    ending = Reported(0, number, Report(is_ending=True))
+    ending = Reported(0, number, Report({"run-1": Stage(9, is_ending=True)}))
     told = [reply for identity, reply in handler.handle(watch(0), ending, 0) if identity == NEW]
     assert told == [Refused("Rank 1 came when all others were ending.", 2)]
 

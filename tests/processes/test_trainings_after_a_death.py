@@ -1,4 +1,4 @@
-"""A second training of a session from which a worker has been lost."""
+"""A second training of a session from which a worker is lost, or to which one comes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.errors import UsageError
+from shoal.jobs.chaos.notes import Notes
 from shoal.train import optimizer as optimizers
 from thoroughness import seldom
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from worker_processes import RunWorkers
 
-SYNCS = ("all-reduce", "ds-sync", "ripples", "local-sgd", "ps-bsp", "ad-psgd")
+SYNCS = ("all-reduce", "ds-sync", "ripples", "local-sgd", "ps-bsp", "ps-asp", "ad-psgd")
+WHEN = ("training", "between trainings", "beginning the second", "in the second")
 
 
 def die() -> None:
@@ -26,7 +31,7 @@ def die() -> None:
 
 
 def train(session: shoal.Session, sync: str, *, dies: bool) -> tuple[list[float], tuple[int, ...]]:
-    """Return the weights after eight steps and `average_model`, and the members that made them.
+    """Return the weights after eight steps and `average_model`, and the members by then.
 
     Who `dies` does so in the fifth step.
     """
@@ -41,21 +46,21 @@ def train(session: shoal.Session, sync: str, *, dies: bool) -> tuple[list[float]
             die()
         optimizer.step()
     optimizer.finish()
-    members = session.view.members  # nobody leaves before all have come to the average
     optimizer.average_model()
-    return [value for p in model.parameters() for value in p.detach().flatten().tolist()], members
+    weights = [value for p in model.parameters() for value in p.detach().flatten().tolist()]
+    return weights, session.view.members
 
 
 def train_twice(sync: str, victim: int, when: str) -> tuple[list[float], tuple[int, ...]]:
-    """Return the second training's weights, and the members that made it."""
+    """Return the second training's weights, and the members after it."""
     session = shoal.init(deadline_s=20.0, min_workers=2)
     is_victim = session.rank == victim
     train(session, sync, dies=is_victim and when == "training")
     if is_victim and when == "beginning the second":  # the others have seen its card
         optimizers._begin_alike = lambda *_: die()  # type: ignore[assignment]
-    elif is_victim:
+    elif is_victim and when == "between trainings":
         die()
-    weights, members = train(session, sync, dies=False)
+    weights, members = train(session, sync, dies=is_victim)
     shoal.shutdown()
     return weights, members
 
@@ -63,8 +68,9 @@ def train_twice(sync: str, victim: int, when: str) -> tuple[list[float], tuple[i
 @pytest.mark.parametrize(
     ("sync", "victim", "when"),
     seldom(
-        list(product(SYNCS, (0, 2), ("training", "between trainings", "beginning the second"))),
+        list(product(SYNCS, (0, 2), WHEN)),
         often=[
+            ("ps-bsp", 2, "in the second"),
             ("all-reduce", 0, "between trainings"),
             ("ripples", 2, "training"),
             ("all-reduce", 2, "beginning the second"),
@@ -77,5 +83,49 @@ def test_the_living_train_again(run_workers: RunWorkers, sync: str, victim: int,
     living = [rank for rank in range(4) if rank != victim]
     for rank in living:
         weights, members = results[rank]
-        assert members == tuple(living)
+        assert victim not in members
         assert weights == results[living[0]][0]
+
+
+def begin() -> tuple[nn.Linear, shoal.DistributedOptimizer]:
+    model = nn.Linear(8, 4)
+    return model, shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05), model)
+
+
+def come_to_the_second(folder: str, how: str) -> str | int:
+    """Train twice with rank 1; return the epoch at the end, or why rank 2 could not take part."""
+    notes, is_late = Notes(folder), int(os.environ["RANK"]) == 2
+    if is_late:
+        assert notes.wait_for("trains", 30.0)
+    session = shoal.init(deadline_s=20.0, min_workers=1)
+    if is_late:
+        with pytest.raises(UsageError) as caught:
+            begin()
+        notes.write("refused", b"")
+        return str(caught.value)
+    trainings = [begin()]
+    if how == "after the first":
+        trainings.pop()[1].finish()
+    trainings.append(begin())
+    while not notes.has("refused"):
+        for model, optimizer in trainings:
+            optimizer.zero_grad()
+            model(torch.ones(16, 8)).square().mean().backward()
+            optimizer.step()
+        notes.write("trains", b"")
+    for _, optimizer in trainings:
+        optimizer.finish()
+    epoch = session.view.epoch
+    shoal.shutdown()
+    return epoch
+
+
+@pytest.mark.parametrize("how", ["after the first", "beside the first"])
+def test_a_newcomer_to_another_training_disturbs_nobody(
+    run_workers: RunWorkers, tmp_path: Path, how: str
+) -> None:
+    zero, one, late = run_workers(
+        come_to_the_second, 2, str(tmp_path), how, initialize=False, num_more=1
+    )
+    assert (zero, one) == (0, 0), "no view has changed"
+    assert late.startswith("Rank 2 came when the job had made more than one DistributedOptimizer")

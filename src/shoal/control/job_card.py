@@ -23,7 +23,8 @@ import msgspec
 
 from shoal.control.card_difference import compare, name_ranks, other_key, remarks, unreadable
 from shoal.decoding import decode_json, decode_msgpack
-from shoal.errors import DataError, DeadlineExceeded, MismatchError
+from shoal.errors import DataError, DeadlineExceeded, MismatchError, UsageError
+from shoal.membership import after_the_first
 
 if TYPE_CHECKING:
     from shoal.control.key import JobKey
@@ -140,16 +141,20 @@ def fit(
     rank: int,
     member: int,
     key: JobKey,
-    topic: str,
+    topics: tuple[str, str],
     card: JobCard,
     deadline_s: float,
 ) -> None:
     """Raise `MismatchError` unless newcomer `rank` brings the card that the members agreed on.
 
     It is compared with the card of any `member`, and later newcomers can compare with this one's.
-    No other worker hears of the result. Raises `DeadlineExceeded` if that member has not come to
-    `topic` within `deadline_s` seconds.
+    No other worker hears of the result. `topics` are the training that it came to join and the one
+    after it. Raises `DeadlineExceeded` if that member has not come to the first within `deadline_s`
+    seconds, and `UsageError` if it has come to the second.
     """
+    topic, later = topics
+    if _Table(store, key, f"{_PREFIX}/{later}", 0.0).read(str(member)) is not None:
+        raise UsageError(after_the_first(rank))
     table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
     if (theirs := table.read(str(member))) is None:
         message = (

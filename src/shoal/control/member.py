@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging, WorkerLost
-from shoal.membership import Decision, GoingOn, Position, Preparation, Proposal, Report
+from shoal.membership import Decision, GoingOn, Position, Preparation, Proposal, Report, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -221,16 +221,14 @@ class Member:
             self.is_newcomer |= not self.has_model
             if self.is_newcomer:
                 return None
-            there = self._participants.values()
             notes: dict[str, bytes] = {}
             for bookkeeper in self._bookkeepers:
                 notes |= bookkeeper.report()
-            return Report(
-                {name: each.report() for name, each in self._participants.items()},
-                is_ending=bool(there) and all(each.is_ending for each in there),
-                has_ended=any(each.has_ended for each in there),
-                notes=notes,
-            )
+            stages = {
+                name: Stage(each.report(), each.is_ending, each.has_ended)
+                for name, each in self._participants.items()
+            }
+            return Report(stages, notes)
 
     def decide(self, decision: Decision) -> None:
         """Go on in the view that is decided, once no operation of the old one is under way."""

@@ -12,7 +12,9 @@ from shoal.membership.membership import Proposal as Proposal
 from shoal.membership.membership import Quorum as Quorum
 from shoal.membership.membership import Refusal as Refusal
 from shoal.membership.membership import Report as Report
+from shoal.membership.membership import Stage as Stage
 from shoal.membership.membership import TooFew as TooFew
+from shoal.membership.membership import after_the_first as after_the_first
 from shoal.membership.succession import Succession as Succession
 from shoal.membership.succession import who_stands_by as who_stands_by
 from shoal.membership.view import View as View

@@ -11,7 +11,7 @@ Knows no message, socket or clock: time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -61,11 +61,11 @@ class Change(msgspec.Struct, frozen=True):
         return self.kind in (Kind.LOST, Kind.LEFT, Kind.FINISHED) and not self.may_be_well
 
 
-class Report(msgspec.Struct, frozen=True):
-    """A member's report of what it has done in the old view."""
+class Stage(msgspec.Struct, frozen=True):
+    """How far a member has come in one training."""
 
-    rounds: Mapping[str, int] = {}
-    """The number of its next round of a schedule, or next sum, by the name of the training."""
+    next_round: int = 0
+    """The number of its next round of a schedule, or next sum."""
 
     is_ending: bool = False
     """Whether it makes no more steps of its own."""
@@ -73,8 +73,25 @@ class Report(msgspec.Struct, frozen=True):
     has_ended: bool = False
     """Whether it knows that no worker trains any more."""
 
+
+class Report(msgspec.Struct, frozen=True):
+    """A member's report of what it has done in the old view."""
+
+    stages: Mapping[str, Stage] = {}
+    """The stages of the trainings that it has begun, by name, in the order in which they began."""
+
     notes: Mapping[str, bytes] = {}
     """Further facts for all members, by names that are the same on all of them."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it makes no more steps of its own in any training that it has begun."""
+        return bool(self.stages) and all(each.is_ending for each in self.stages.values())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it knows that no worker trains any more in any of them."""
+        return bool(self.stages) and all(each.has_ended for each in self.stages.values())
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -142,7 +159,11 @@ class Decision(msgspec.Struct, frozen=True):
 
     def rounds_of(self, training: str) -> dict[int, int]:
         """Return the number of each rank's next round in a training, as it has reported."""
-        return {rank: each.rounds.get(training, 0) for rank, each in self.reports.items()}
+        return {rank: each.next_round for rank, each in self.stages_of(training).items()}
+
+    def stages_of(self, training: str) -> dict[int, Stage]:
+        """Return how far each rank has come in a training, as it has reported."""
+        return {rank: each.stages.get(training, Stage()) for rank, each in self.reports.items()}
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -359,8 +380,8 @@ class Membership:
             return []  # some members out of reach may yet turn out to have ended
         old = {rank: each for rank, each in self._reports.items() if each is not None}
         fresh = [rank for rank in self._hosts if rank not in self.view.members]
-        if fresh and _is_over(old.values()):
-            return self._refuse(fresh, now_ns)
+        if fresh and (why_not := _why_not(old.values())):
+            return self._refuse(fresh, why_not, now_ns)
         members = tuple(sorted(self._hosts))
         changes, self._changes, self.proposal = tuple(self._changes.values()), {}, None
         self.view = View(
@@ -373,16 +394,43 @@ class Membership:
         self._out_of_reach.clear()
         return [Decision(self.view, changes, old, self._way, self.num_finished)]
 
-    def _refuse(self, fresh: list[int], now_ns: int) -> list[Event]:
+    def _refuse(self, fresh: list[int], why_not: Callable[[int], str], now_ns: int) -> list[Event]:
         for rank in fresh:
             del self._hosts[rank]
             del self._changes[rank]
-        events: list[Event] = [
-            Refusal(rank, f"Rank {rank} came when all others were ending.") for rank in fresh
-        ]
+        events: list[Event] = [Refusal(rank, why_not(rank)) for rank in fresh]
         return [*events, *self._propose(now_ns)]
 
 
 def _is_over(reports: Collection[Report]) -> bool:
-    """Return whether a newcomer would find no worker to train with, or miss the end."""
-    return all(each.is_ending for each in reports) or any(each.has_ended for each in reports)
+    """Return whether a newcomer would find no worker to train with, or miss the end.
+
+    A member that has not begun the newest training yet does not know of it.
+    """
+    newest = _most_trainings(reports)
+    knowing = [each for each in reports if len(each.stages) == newest]
+    return all(each.is_ending for each in knowing) or any(each.has_ended for each in knowing)
+
+
+def _why_not(reports: Collection[Report]) -> Callable[[int], str] | None:
+    """Return what gives the sentence for each newcomer that is refused; None: they are not."""
+    if _most_trainings(reports) > 1:
+        return after_the_first
+    return _at_the_end if _is_over(reports) else None
+
+
+def after_the_first(rank: int) -> str:
+    """Return the sentence for newcomer `rank` of a job that has begun more than one training."""
+    return (
+        f"Rank {rank} came when the job had made more than one DistributedOptimizer: a newcomer"
+        " would lack what has become of the first one's model."
+    )
+
+
+def _at_the_end(rank: int) -> str:
+    """Return the sentence for newcomer `rank` of a job that is about to end."""
+    return f"Rank {rank} came when all others were ending."
+
+
+def _most_trainings(reports: Collection[Report]) -> int:
+    return max((len(each.stages) for each in reports), default=0)

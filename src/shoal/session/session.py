@@ -202,8 +202,8 @@ class Session:
             model=tuple(model),
         )
         if self.member.is_newcomer:
-            member = self.view.members[0]
-            fit(self.facts, self.rank, member, self._key, topic, card, self.deadline_s)
+            member, topics = self.view.members[0], (topic, f"run-{self._runs + 1}")
+            fit(self.facts, self.rank, member, self._key, topics, card, self.deadline_s)
         else:
             agree(self.facts, self.rank, self.member.ranks, self._key, topic, card, self.deadline_s)
 

@@ -155,9 +155,9 @@ def _with(peer: int) -> Acts:
     yield Pair(peer)
 
 
-def pairing(decision: Decision) -> tuple[int, ...]:
+def pairing(decision: Decision, training: str) -> tuple[int, ...]:
     """Return the members of a new view that pair in it: all that still had steps to make."""
-    reports = decision.reports
+    stages = decision.stages_of(training)
     return tuple(
-        rank for rank in decision.view.members if rank not in reports or not reports[rank].is_ending
+        rank for rank in decision.view.members if rank not in stages or not stages[rank].is_ending
     )

@@ -74,9 +74,9 @@ def next_exchanges(decision: Decision, training: str) -> dict[int, int]:
     A newcomer begins level with the furthest member that trains: all iterations that it has no part
     in are as complete there as the staleness bound requires.
     """
-    rounds = decision.rounds_of(training)
-    going_on = [rank for rank, each in decision.reports.items() if not each.has_ended]
-    training_on = [rank for rank in going_on if not decision.reports[rank].is_ending]
+    stages, rounds = decision.stages_of(training), decision.rounds_of(training)
+    going_on = [rank for rank, each in stages.items() if not each.has_ended]
+    training_on = [rank for rank in going_on if not stages[rank].is_ending]
     furthest = max((rounds[rank] for rank in training_on or going_on), default=0)
     return {
         rank: rounds.get(rank, furthest)

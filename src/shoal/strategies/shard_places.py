@@ -85,11 +85,11 @@ def handed_on(kept: Kept) -> Kept:
     return Kept(kept.epoch, kept.places, served={}, pulled=dict(kept.pulled))
 
 
-def servers_of(decision: Decision) -> tuple[int, ...]:
+def servers_of(decision: Decision, training: str) -> tuple[int, ...]:
     """Return the members of a view that can serve: all except those that have ended."""
-    reports = decision.reports
+    stages = decision.stages_of(training)
     return tuple(
-        rank for rank in decision.view.members if rank not in reports or not reports[rank].has_ended
+        rank for rank in decision.view.members if rank not in stages or not stages[rank].has_ended
     )
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from shoal.decoding import decode_json, decode_msgpack
 from shoal.errors import ProtocolError, UsageError
+from shoal.membership import Stage
 from shoal.samples import Change, Ledger, OwnBatches, Progress, common, length
 from shoal.train.first_word import first_word
 from shoal.train.pace import Pace
@@ -207,7 +208,8 @@ class SampleCounts:
         if note is None:
             return Progress(self._first_view)
         fault = "What a worker says of its samples is not understood"
-        return replace(decode_msgpack(note, Progress, fault), is_ending=report.is_ending)
+        stage = report.stages.get(self._training, Stage())
+        return replace(decode_msgpack(note, Progress, fault), is_ending=stage.is_ending)
 
     @property
     def _note(self) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.control import Member
 from shoal.errors import DeadlineExceeded, WorkerLost
-from shoal.membership import Change, Decision, GoingOn, Kind, Proposal, Report, View
+from shoal.membership import Change, Decision, GoingOn, Kind, Proposal, Report, Stage, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 LOST = Change(Kind.LOST, 2, "Rank 2 is gone.")
 OLD, NEW = View(0, (0, 1, 2), (0, 0, 1)), View(1, (0, 1), (0, 0))
 PROPOSAL = Proposal(1, NEW.members, (LOST,))
-DECISION = Decision(NEW, (LOST,), {0: Report({"run": 4}), 1: Report({"run": 5})})
+ENDING = Report({"run": Stage(4, is_ending=True)})
+DECISION = Decision(NEW, (LOST,), {0: Report({"run": Stage(4)}), 1: Report({"run": Stage(5)})})
 
 
 class Training:
@@ -56,7 +57,7 @@ def in_thread(act: Callable[[], object]) -> tuple[threading.Thread, list[object]
 def test_a_change_fences_reports_and_installs_in_this_order() -> None:
     log: list[object] = []
     member = member_of(log)
-    assert member.propose(PROPOSAL) == Report({"run": 4})
+    assert member.propose(PROPOSAL) == Report({"run": Stage(4)})
     assert log == [("fence", 1), "report"]
     assert member.is_fenced
     assert not member.is_in(OLD)
@@ -98,11 +99,11 @@ def test_a_new_proposal_takes_the_place_of_a_decision_that_is_not_installed() ->
     member.propose(PROPOSAL)
     member.decide(DECISION)
     again = Proposal(2, (0,), (LOST, Change(Kind.LOST, 1, "Rank 1 is gone.")))
-    assert member.propose(again) == Report({"run": 4}), "it reports where it still is"
+    assert member.propose(again) == Report({"run": Stage(4)}), "it reports where it still is"
     member.end()
     assert member.view == OLD
     assert member.is_fenced
-    member.decide(Decision(View(2, (0,), (0,)), again.changes, {0: Report({"run": 4})}))
+    member.decide(Decision(View(2, (0,), (0,)), again.changes, {0: Report({"run": Stage(4)})}))
     assert member.view.epoch == 2
     assert [entry for entry in log if entry[0] == "unfence"] == [("unfence", 2)]  # type: ignore[index]
 
@@ -124,7 +125,9 @@ def test_too_few_members_wait_for_others() -> None:
     more = View(2, (0, 1, 3), (0, 0, 1))
     joined = Change(Kind.JOINED, 3, "Rank 3 has joined.")
     member.propose(Proposal(2, more.members, (joined,)))
-    member.decide(Decision(more, (joined,), {0: Report({"run": 4}), 1: Report({"run": 4})}))
+    member.decide(
+        Decision(more, (joined,), {0: Report({"run": Stage(4)}), 1: Report({"run": Stage(4)})})
+    )
     thread.join(20.0)
     assert begun == [False], "nothing begins in a view that is over"
     assert member.begin(epoch=2)
@@ -134,7 +137,7 @@ def test_too_few_members_wait_for_others() -> None:
     "decision",
     [
         Decision(NEW, (LOST,), DECISION.reports, num_finished=1),
-        Decision(NEW, (LOST,), {0: Report(is_ending=True), 1: Report(is_ending=True)}),
+        Decision(NEW, (LOST,), {0: ENDING, 1: ENDING}),
     ],
 )
 def test_who_has_finished_or_is_about_to_is_not_missed(decision: Decision) -> None:
@@ -161,23 +164,28 @@ def test_a_view_that_is_never_agreed_on_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "ended", "report"),
+    ("ending", "ended", "of_all"),
     [
-        ((True, False), (False, False), Report({"run": 4, "other": 7})),
-        ((True, True), (False, False), Report({"run": 4, "other": 7}, is_ending=True)),
-        ((True, True), (True, False), Report({"run": 4, "other": 7}, True, True)),
+        ((True, False), (False, False), (False, False)),
+        ((True, False), (True, False), (False, False)),
+        ((True, True), (True, False), (True, False)),
+        ((True, True), (True, True), (True, True)),
     ],
 )
 def test_a_report_is_of_all_trainings(
-    ending: tuple[bool, bool], ended: tuple[bool, bool], report: Report
+    ending: tuple[bool, bool], ended: tuple[bool, bool], of_all: tuple[bool, bool]
 ) -> None:
     member = Member(OLD, 20.0, GoingOn())
     member.is_ready = member.has_model = True
     for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
         training = Training([], number)
-        training.is_ending, training.has_ended = each, over
         member.enter(name, training)
-    assert member.propose(PROPOSAL) == report
+        training.is_ending, training.has_ended = each, over
+    said = member.propose(PROPOSAL)
+    assert said is not None
+    stages = {"run": Stage(4, ending[0], ended[0]), "other": Stage(7, ending[1], ended[1])}
+    assert said == Report(stages)
+    assert (said.is_ending, said.has_ended) == of_all
 
 
 def test_who_waits_for_a_view_hears_that_there_is_none() -> None:
@@ -219,6 +227,5 @@ def test_a_training_that_is_over_goes_when_the_next_one_begins() -> None:
     assert over() is None
     report = member.propose(PROPOSAL)
     assert report is not None
-    assert report.rounds == {"run-1": 7, "run-2": 2}
-    assert report.has_ended
-    assert not report.is_ending
+    assert report.stages == {"run-1": Stage(7, is_ending=True, has_ended=True), "run-2": Stage(2)}
+    assert not report.has_ended, "another training goes on"

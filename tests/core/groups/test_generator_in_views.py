@@ -24,7 +24,7 @@ from generator_worlds import (
 from shoal.errors import ProtocolError
 from shoal.groups.generator import GroupGenerator
 from shoal.groups.generator_config import GeneratorConfig
-from shoal.membership import Decision, Membership, Proposal, Refusal, Report, View
+from shoal.membership import Decision, Membership, Proposal, Refusal, Report, Stage, View
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -223,7 +223,8 @@ class WorldInViews:
     def report(self, rank: int, worker: Worker) -> None:
         worker.is_frozen = True
         self.reported.add(rank)
-        said = Report({}, worker.steps == 0, worker.doing == DONE) if worker.epoch >= 0 else None
+        stage = Stage(0, worker.steps == 0, worker.doing == DONE)
+        said = Report({"run": stage}) if worker.epoch >= 0 else None
         proposal = self.membership.proposal
         assert proposal is not None
         self._heed(self.membership.report(rank, proposal.number, said, 0))

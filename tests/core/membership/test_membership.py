@@ -17,6 +17,7 @@ from shoal.membership import (
     Proposal,
     Refusal,
     Report,
+    Stage,
     TooFew,
     View,
 )
@@ -30,7 +31,7 @@ def of_three() -> Membership:
 
 
 def at(number: int, *, is_ending: bool = False) -> Report:
-    return Report({"run": number}, is_ending=is_ending)
+    return Report({"run": Stage(number, is_ending=is_ending)})
 
 
 def test_a_loss_is_proposed_reported_and_decided() -> None:
@@ -96,6 +97,36 @@ def test_newcomers_come_in_unless_the_job_is_ending() -> None:
     assert refusal.rank == 8
     assert isinstance(again, Proposal)
     assert again.members == (0, 1, 2, 7)
+
+
+def test_nobody_comes_in_once_there_is_more_than_one_training() -> None:
+    membership = of_three()
+    membership.join(7, 3, "Rank 7 has started.", 0)
+    membership.report(7, 1, None, 0)
+    over = Stage(9, is_ending=True, has_ended=True)
+    membership.report(0, 1, Report({"run": over}), 0)  # it has not come to the next one yet
+    for rank in (1, 2):
+        events = membership.report(rank, 1, Report({"run": over, "another": Stage(3)}), 0)
+    refusal, again = events
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.startswith("Rank 7 came when the job had made more than one Distributed")
+    assert isinstance(again, Proposal)
+    assert again.members == (0, 1, 2)
+
+
+def test_a_training_that_is_over_does_not_end_the_job() -> None:
+    membership = of_three()
+    membership.lose(1, "gone", 0)
+    over = Stage(9, is_ending=True, has_ended=True)
+    membership.report(0, 1, Report({"run": over}), 0)
+    (decision,) = membership.report(2, 1, Report({"run": over, "another": Stage(3)}), 0)
+    assert isinstance(decision, Decision)
+    assert not decision.is_over, "rank 2 knows more than rank 0"
+    assert decision.stages_of("another") == {0: Stage(), 2: Stage(3)}
+    membership.lose(2, "gone, too", 0)
+    (decision,) = membership.report(0, 2, Report({"run": over, "another": over}), 0)
+    assert isinstance(decision, Decision)
+    assert decision.is_over
 
 
 def test_a_newcomer_that_is_lost_before_it_came_in_is_forgotten() -> None:
@@ -183,7 +214,7 @@ def test_in_any_order_of_events_all_that_live_get_the_same_views(seed: int) -> N
                     kinds = {change.rank: change.kind for change in event.changes}
                     assert {r for r, k in kinds.items() if k is not Kind.JOINED} == old - new
                     assert {r for r, k in kinds.items() if k is Kind.JOINED} == new - old
-                    rounds = [report.rounds["run"] for report in event.reports.values()]
+                    rounds = [each.stages["run"].next_round for each in event.reports.values()]
                     assert event.view_of("run").from_step == max(rounds, default=0)
                     decided.append(event.view)
         if not living:

@@ -6,8 +6,17 @@ import pytest
 
 from shoal.errors import ProtocolError
 from shoal.groups import UpdateRule
-from shoal.membership import Decision, Report, View
-from shoal.strategies import Add, Answer, Apply, Holding, Shard, next_exchanges
+from shoal.membership import Decision, Report, Stage, View
+from shoal.strategies import (
+    Add,
+    Answer,
+    Apply,
+    Holding,
+    Shard,
+    next_exchanges,
+    pairing,
+    servers_of,
+)
 
 MEMBERS = (0, 1, 2)
 
@@ -18,7 +27,7 @@ def decision(members: tuple[int, ...], **reports: Report) -> Decision:
 
 
 def trained(number: int, *, is_ending: bool = False, has_ended: bool = False) -> Report:
-    return Report({"it": number}, is_ending, has_ended)
+    return Report({"it": Stage(number, is_ending, has_ended)})
 
 
 def test_a_newcomer_begins_level_with_the_furthest_of_those_that_train() -> None:
@@ -30,6 +39,15 @@ def test_a_newcomer_begins_level_with_the_furthest_of_those_that_train() -> None
     assert next_exchanges(ending, "it") == {0: 6, 5: 6}, "decided before, and not gone on yet"
     ended = decision((0, 1), of_0=trained(6, has_ended=True), of_1=trained(5, is_ending=True))
     assert next_exchanges(ended, "it") == {1: 5}
+
+
+def test_a_training_that_is_over_says_nothing_of_the_next() -> None:
+    over = Stage(9, is_ending=True, has_ended=True)
+    reports = {0: Report({"before": over, "it": Stage(3)}), 1: Report({"before": over})}
+    found = Decision(View(1, (0, 1), (0, 0)), (), reports)
+    assert next_exchanges(found, "it") == {0: 3, 1: 0}
+    assert servers_of(found, "it") == pairing(found, "it") == (0, 1)
+    assert servers_of(found, "before") == pairing(found, "before") == ()
 
 
 def test_half_a_sum_is_collected_again_among_those_who_are_left() -> None:

@@ -31,7 +31,7 @@ from shoal.control import (
     WorkerState,
 )
 from shoal.errors import UsageError
-from shoal.membership import Report
+from shoal.membership import Report, Stage
 from shoal.sim.training.event_log import EventLog
 from shoal.sim.training.executor import TRAINING
 from shoal.sim.training.lives import Lives
@@ -347,12 +347,12 @@ class Attendance:
     def _report(self, rank: int) -> Report | None:
         if rank in self._taken_in:
             return None
-        return Report(
-            {TRAINING: self._executor.courses[rank].report()},
+        stage = Stage(
+            self._executor.courses[rank].report(),
             is_ending=rank in self._ending,
             has_ended=rank in self._ended,
-            notes=self._executor.notes(rank),
         )
+        return Report({TRAINING: stage}, self._executor.notes(rank))
 
     def _install(self, decision: Decision) -> None:
         """Let all go on in the view that is decided; the first to hear of it does so for all."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, final
 
-from shoal.sim.training.executor import AbstractExecutor
+from shoal.sim.training.executor import TRAINING, AbstractExecutor
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
     CHANGED,
@@ -180,7 +180,7 @@ class PairsExecutor(AbstractExecutor):
     def install(self, decision: Decision) -> None:
         """Let those pair in the new view that had steps to make."""
         super().install(decision)
-        ranks = pairing(decision)
+        ranks = pairing(decision, TRAINING)
         for rank in self._world.view.members:
             course = self.courses[rank]
             assert isinstance(course, Pairs)

@@ -214,7 +214,7 @@ class Serving:
             attendance = self._world.attendance
             assert attendance is not None
             raise attendance.over("All who had weights of the parameter servers were lost.")
-        serving = servers_of(decision)
+        serving = servers_of(decision, TRAINING)
         self.places = next_places(places_before(kept.values()), serving) if serving else ()
         self._origins = [origin_of(*each) for each in self._asked(kept)]
         self._find_moves()

@@ -71,7 +71,7 @@ class PairsExecutor(AbstractExecutor):
         del rounds
         course = self.course
         assert isinstance(course, Pairs)
-        course.pair(view, pairing(self.replica.member.decision))
+        course.pair(view, pairing(self.replica.member.decision, self.replica.session))
 
     def begin(self) -> None:
         """Answer requests from now on, if there are any, with the parameters as they are now."""

@@ -156,7 +156,7 @@ class Serving:
         kept = read_kept(decision, training)
         if not any(each.places for each in kept.values()):
             raise WorkerLost("All who had weights of the parameter servers were lost.")
-        places = next_places(places_before(kept.values()), servers_of(decision))
+        places = next_places(places_before(kept.values()), servers_of(decision, training))
         if not self._is_cut:
             self._cut_for(len(places))
         service = self._service_in(decision.view, places)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from exploration.history import Event, History, Running, Worker
+from exploration.history import TRAINING, Event, History, Running, Worker
 from shoal.groups import GeneratorConfig, GroupGenerator
+from shoal.strategies import pairing
 from shoal.strategies.acts import (
     CHANGED,
     AnswerPairs,
@@ -147,11 +148,10 @@ class PairsHistory(History):
 
     def on_view(self, worker: Worker) -> None:
         """Pair those that had steps to make when all reported; the others may have ended."""
-        reports = self.decision.reports
-        ranks = [r for r in self.view.members if r not in reports or not reports[r].is_ending]
+        ranks = pairing(self.decision, TRAINING)
         if self.without == "leaving out who has ended":
-            ranks = list(self.view.members)
-        worker.course.pair(self.view, tuple(ranks))
+            ranks = self.view.members
+        worker.course.pair(self.view, ranks)
         beside = worker.running.get("beside")
         if beside is not None and beside.pending is None:
             del worker.running["beside"]  # what was to begin in a view begins in no other

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from shoal.membership import Decision, Membership, Position, Proposal, Refusal, Report, View
+from shoal.membership import (
+    Decision,
+    Membership,
+    Position,
+    Proposal,
+    Refusal,
+    Report,
+    Stage,
+    View,
+)
 from shoal.strategies import AbstractDefinition, Setting
 from shoal.strategies.acts import (
     CHANGED,
@@ -328,11 +337,8 @@ class History:
         self.reported.add(worker.rank)
         said = Report() if self.without == "saying that one lacks all" else None
         if worker.has_begun:
-            said = Report(
-                {TRAINING: worker.course.report()},
-                is_ending=worker.steps_left <= 0,
-                has_ended=worker.has_ended,
-            )
+            stage = Stage(worker.course.report(), worker.steps_left <= 0, worker.has_ended)
+            said = Report({TRAINING: stage})
         self.heed(self.membership.report(worker.rank, number, said, 0))
 
     def heed(self, events: list[Any]) -> None:
