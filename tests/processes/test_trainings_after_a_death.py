@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 import torch
 from torch import nn
 
 import shoal
-from shoal.errors import UsageError
+from shoal.errors import UsageError, ViewChanging
+from shoal.jobs.chaos.chaos_worker import hash_of
 from shoal.jobs.chaos.notes import Notes
 from shoal.train import optimizer as optimizers
 from thoroughness import seldom
@@ -87,9 +89,72 @@ def test_the_living_train_again(run_workers: RunWorkers, sync: str, victim: int,
         assert weights == results[living[0]][0]
 
 
-def begin() -> tuple[nn.Linear, shoal.DistributedOptimizer]:
+Begun: TypeAlias = tuple[nn.Linear, shoal.DistributedOptimizer]
+
+
+def begin(sync: str = "all-reduce") -> Begun:
     model = nn.Linear(8, 4)
-    return model, shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05), model)
+    return model, shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05), model, sync)
+
+
+def step(training: Begun) -> None:
+    model, optimizer = training
+    optimizer.zero_grad()
+    model(torch.ones(16, 8)).square().mean().backward()
+    optimizer.step()
+
+
+def lose_the_sum(session: shoal.Session, training: Begun) -> None:
+    """Let the sums under way not arrive here; others have them, until the view changes."""
+    buckets = training[1]._synchronizer._buckets
+    await_all = buckets._await_all
+
+    def wait_in_vain(_kept: object) -> None:
+        buckets._await_all = await_all
+        while not session.member.is_fenced:
+            time.sleep(0.001)
+        raise ViewChanging
+
+    buckets._await_all = wait_in_vain
+
+
+def train_two_models(sync: str, when: str) -> list[str]:
+    """Step two optimizers in turn; rank 0 dies meanwhile. Return what came of the models."""
+    session = shoal.init(deadline_s=20.0, min_workers=1)
+    first, second = begin(sync), begin(sync)
+    for number in range(8):
+        step(first)
+        if session.rank == 0 and (number, when) == (4, "between the two"):
+            die()
+        if session.rank == 2 and (number, when) == (4, "when one lacks a sum"):
+            lose_the_sum(session, second)
+        step(second)
+        if session.rank == 0 and number == 4:
+            die()
+    first[1].finish()
+    step(second)  # of the two one has ended
+    second[1].finish()
+    for _, optimizer in (first, second):
+        optimizer.average_model()
+    shoal.shutdown()
+    return [hash_of(model.parameters()) for model, _ in (first, second)]
+
+
+BETWEEN = [(sync, "between the two") for sync in SYNCS]
+
+
+@pytest.mark.parametrize(
+    ("sync", "when"),
+    seldom(
+        [*BETWEEN, ("all-reduce", "when one lacks a sum")],
+        often=[("ps-asp", "between the two"), ("all-reduce", "when one lacks a sum")],
+    ),
+)
+def test_a_worker_with_two_optimizers_dies(run_workers: RunWorkers, sync: str, when: str) -> None:
+    """Nobody waits in one training for a worker that waits in the other for it."""
+    lost, one, two = run_workers(train_two_models, 3, sync, when, may_die=(0,), initialize=False)
+    assert lost is None, "the fault has fired"
+    assert one == two
 
 
 def come_to_the_second(folder: str, how: str) -> str | int:
@@ -108,14 +173,12 @@ def come_to_the_second(folder: str, how: str) -> str | int:
         trainings.pop()[1].finish()
     trainings.append(begin())
     while not notes.has("refused"):
-        for model, optimizer in trainings:
-            optimizer.zero_grad()
-            model(torch.ones(16, 8)).square().mean().backward()
-            optimizer.step()
+        for training in trainings:
+            step(training)
         notes.write("trains", b"")
+    epoch = session.view.epoch
     for _, optimizer in trainings:
         optimizer.finish()
-    epoch = session.view.epoch
     shoal.shutdown()
     return epoch
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -52,6 +52,14 @@ class Participant(Protocol):
         """Go on in `view`; `rounds` is what each rank has reported of this training."""
         ...
 
+    def catch_up(self, view: View) -> None:
+        """Do with the other members what `view` needs before anything else.
+
+        Unlike the others this is collective, and called in the training thread. Raises
+        `ViewChanging` if the view is over.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Past:
@@ -65,6 +73,9 @@ class _Past:
         return self.reported
 
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
+        pass
+
+    def catch_up(self, view: View) -> None:
         pass
 
 
@@ -126,6 +137,7 @@ class Member:
         self._participants: dict[str, Participant] = {}
         self._bookkeepers: list[Bookkeeper] = []
         self._preparation = 0
+        self._caught_up_in = view.epoch
         self._proposal: Proposal | None = None
         self._decision: Decision | None = None
         self._under_way = 0
@@ -179,7 +191,7 @@ class Member:
             for name, before in self._participants.items():
                 if before.has_ended:
                     self._participants[name] = _Past(before.report())
-            self._participants[training] = participant
+            self._participants[training], self._caught_up_in = participant, -1
             if self.view.epoch != epoch:
                 decision = self.decision
                 participant.install(decision.view_of(training), decision.rounds_of(training))
@@ -256,6 +268,25 @@ class Member:
         with self.changed:
             self._under_way -= 1
             self._install()
+
+    def catch_up(self) -> View:
+        """Return the view, in which all trainings have done by now what it needs first.
+
+        They do so one after another, in the order in which they began, which is the same on all
+        members: where a script has several, this worker may wait in one of them for a worker that
+        waits in another for this one. Called by the training thread, between operations with
+        others. Raises as `settled_view` does.
+        """
+        while True:
+            view = self.settled_view()
+            if self.is_fixed or view.epoch == self._caught_up_in:
+                return view
+            with self.changed:
+                going_on = [each for each in self._participants.values() if not each.has_ended]
+            with suppress(ViewChanging):
+                for participant in going_on:
+                    participant.catch_up(view)
+                self._caught_up_in = view.epoch
 
     @contextmanager
     def acting_in(self, view: View) -> Iterator[None]:

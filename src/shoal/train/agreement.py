@@ -56,17 +56,17 @@ class Agreement:
         self._replica, self._name = replica, name
 
     def carry_out(
-        self, make: Callable[[View], Result], catch_up: Callable[[], object] = lambda: None
+        self, make: Callable[[View], Result], prepare: Callable[[], object] = lambda: None
     ) -> Result:
         """Return what `make` returned in the view in which all members have made it.
 
-        `make` may be called again in another view, so it must not change what it needs then. Before
-        each call, `catch_up` does what other members of that view need first.
+        `make` may be called again in another view, so it must not change what it needs then.
+        `prepare` is called before each of its calls.
         """
         member = self._replica.member
         while True:
-            catch_up()
-            view = member.settled_view()
+            prepare()
+            view = member.catch_up()
             self._replica.hand_on()
             result, counts = None, False
             with suppress(ViewChanging):
@@ -82,7 +82,7 @@ class Agreement:
         self._tell("come")
         look_at = time.monotonic()
         patience_ends_at = look_at + self._replica.deadline_s
-        while late := self._late(self._replica.member.settled_view()):
+        while late := self._late(self._replica.member.catch_up()):
             self._replica.hand_on()  # else a worker that has just joined cannot come
             with suppress(ViewChanging):
                 self._replica.communicator.check()

@@ -145,6 +145,8 @@ class AbstractExecutor(ABC):
         been told so. A group belongs to the view in which the generator formed it.
         """
         member = self.replica.member
+        if do == self.do:  # in the training thread
+            member.catch_up()
         if not member.begin(epoch):
             return CHANGED
         answer: object = CHANGED
@@ -189,6 +191,9 @@ class AbstractExecutor(ABC):
         """Let the course go on in `view`; see `control.Participant`."""
         del rounds
         self.course.on_view(view)
+
+    def catch_up(self, view: View) -> None:  # noqa: B027 - most drop what a change interrupts
+        """Do with the other members what `view` needs first; see `control.Participant`."""
 
     @abstractmethod
     def do(self, act: Act) -> object:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.control import Member
+    from shoal.membership import View
     from shoal.strategies import AllReduce
     from shoal.train.replica import Stopwatch
     from shoal.train.sample_counts import SampleCounts
@@ -380,19 +381,10 @@ class GradientBuckets:
         if self._kept is None:
             return False
         while True:
-            view = self._member.settled_view()
-            with self._member.changed:
-                donor = self._donor
-            if donor is not None:
-                try:
-                    with self._member.acting_in(view):
-                        self._kept.hand_out(self._communicator, donor)
-                except ViewChanging:
-                    continue
+            view = self._member.catch_up()
             with self._member.changed:
                 if not self._member.is_in(view):
                     continue
-                self._donor = None
                 if self.num_whole < self._wanted:
                     self.num_whole = self._wanted
                     return True
@@ -400,6 +392,21 @@ class GradientBuckets:
             self._rescale(self._part.rescaled(len(last), len(view)))
             self.at_border()
             return False
+
+    def give_and_take(self, view: View) -> None:
+        """Let all members of `view` have the last sums, if some lack them.
+
+        Raises `ViewChanging` if the view is over.
+        """
+        if self._donor is None:
+            return
+        assert self._kept is not None
+        with self._member.acting_in(view):
+            self._kept.hand_out(self._communicator, self._donor)
+            with self._member.changed:
+                if not self._member.is_in(view):
+                    raise ViewChanging
+                self._donor = None
 
     def _rescale(self, factor: float) -> None:
         """Multiply what this worker adds to sums, now or later, by `factor`."""

@@ -77,7 +77,7 @@ class SumsExecutor(AbstractExecutor):
     def come_in(self) -> Decision:
         """Begin in the present view, with the last sums if not all of its members have them."""
         while True:
-            self._catch_up()
+            self._begin_in_view()
             decision = super().come_in()
             if decision.view.epoch == self._buckets.view.epoch:
                 return decision
@@ -86,8 +86,11 @@ class SumsExecutor(AbstractExecutor):
         """Give newcomers of the view the state they lack, with the buffers of the last border."""
         self._donor.hand_on(self, self._at_border)
 
-    def _catch_up(self) -> None:
-        """Give and take the last sums, if some members of the present view lack them."""
+    def catch_up(self, view: View) -> None:
+        """Give and take the last sums, if some members of `view` lack them."""
+        self._buckets.give_and_take(view)
+
+    def _begin_in_view(self) -> None:
         while self._buckets.catch_up():
             pass
 
@@ -225,7 +228,7 @@ class SumsExecutor(AbstractExecutor):
                 communicator.broadcast(model, view.members[int(steps.argmax())])
             return models
 
-        adopted = Agreement(self.replica, "adopting").carry_out(furthest, self._catch_up)
+        adopted = Agreement(self.replica, "adopting").carry_out(furthest, self._begin_in_view)
         with torch.no_grad():
             for flat, model in zip(buffers, adopted, strict=True):
                 flat.copy_(model)

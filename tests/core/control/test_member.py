@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shoal.control import Member
-from shoal.errors import DeadlineExceeded, WorkerLost
+from shoal.errors import DeadlineExceeded, ViewChanging, WorkerLost
 from shoal.membership import Change, Decision, GoingOn, Kind, Proposal, Report, Stage, View
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ class Training:
 
     def install(self, view: View, rounds: Mapping[int, int]) -> None:
         self.log.append((view.epoch, view.from_step, dict(rounds)))
+
+    def catch_up(self, view: View) -> None:
+        self.log.append(f"{self.number} catches up in {view.epoch}")
 
 
 def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
@@ -211,6 +214,40 @@ def test_a_loss_before_all_are_ready_ends_the_job() -> None:
     member.propose(PROPOSAL)
     with pytest.raises(WorkerLost, match=r"Rank 2 is gone\. That was before all workers"):
         member.check()
+
+
+def test_trainings_catch_up_in_their_order_and_anew_if_the_view_ends_meanwhile() -> None:
+    log: list[object] = []
+    member = Member(OLD, 20.0, GoingOn())
+    member.is_ready = member.has_model = True
+    over, first, second = Training([], 0), Training(log, 1), Training(log, 2)
+    over.is_ending = over.has_ended = True
+    for name, each in (("over", over), ("first", first), ("second", second)):
+        member.enter(name, each)
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    newest = View(2, (0,), (0,))
+
+    def lose_another(view: View) -> None:
+        log.append(f"2 is interrupted in {view.epoch}")
+        second.catch_up = catch_up  # type: ignore[method-assign]
+        member.propose(Proposal(2, newest.members, (LOST,)))
+        member.decide(Decision(newest, (LOST,), {0: Report()}))
+        raise ViewChanging
+
+    catch_up = second.catch_up
+    second.catch_up = lose_another  # type: ignore[method-assign]
+    log.clear()
+    for _ in range(2):  # the second time they have done so
+        assert member.catch_up() == newest
+    caught = [each for each in log if isinstance(each, str) and " in " in each]
+    assert caught == [
+        "1 catches up in 1",
+        "2 is interrupted in 1",
+        "1 catches up in 2",
+        "2 catches up in 2",
+    ]
+    assert not [each for each in over.log if isinstance(each, str) and " in " in each]
 
 
 def test_a_training_that_is_over_goes_when_the_next_one_begins() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import msgspec
 import torch
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, ViewChanging
 from shoal.strategies import Act, Exchange, Kept, Pulled
 from shoal.trace import SpanKind
 from shoal.train.agreement import Agreement
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shoal.membership import View
     from shoal.strategies import ParameterServer
     from shoal.train.replica import Replica
 
@@ -82,8 +83,6 @@ class ServersExecutor(AbstractExecutor):
     def do(self, act: Act) -> object:
         """Carry out one act: an exchange, whose pull may be taken in later."""
         assert isinstance(act, Exchange)
-        self.hand_on()
-        self._go_on()
         since_ns = time.monotonic_ns()
         kind = Kind.of(act.kind)
         with torch.no_grad():
@@ -98,11 +97,13 @@ class ServersExecutor(AbstractExecutor):
         self.replica.stopwatch.add(SpanKind.EXCHANGE, since_ns, time.monotonic_ns())
         return None
 
-    def _go_on(self) -> None:
-        """Go on in the present view; a newcomer then has made as many exchanges as the others."""
-        number = self._serving.go_on()
-        if number is not None:
-            self.course.take_over({"num_exchanges": number})
+    def catch_up(self, view: View) -> None:
+        """Serve in `view`; a newcomer then has made as many exchanges as the others."""
+        with self.replica.member.acting_in(view):
+            self.hand_on()
+            number = self._serving.go_on()
+            if number is not None:
+                self.course.take_over({"num_exchanges": number})
 
     def handed_on(self) -> dict[str, Any]:
         """Return the course's state, and which pushes the newcomer's weights hold."""
@@ -204,7 +205,7 @@ class ServersExecutor(AbstractExecutor):
             super().end()
             self._serving.host.join()
         else:  # only some workers may have the last weights, and all must have them
-            Agreement(self.replica, "leave").carry_out(lambda _: self._leave())
+            Agreement(self.replica, "leave").carry_out(self._leave)
         if self._awaited is not None:
             self._awaited.close()
         if self._early is not None:
@@ -214,8 +215,10 @@ class ServersExecutor(AbstractExecutor):
         self.replica.counters.update(self._serving.host.counters())
         self._serving.close()
 
-    def _leave(self) -> None:
+    def _leave(self, view: View) -> None:
         """Carry out the end of the course in one view, and serve until all have left."""
+        if not self._serving.is_in(view):
+            raise ViewChanging
         for act in self.course.finish():
             self.do(act)
         self._serving.host.join()

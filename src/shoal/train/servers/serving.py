@@ -141,6 +141,10 @@ class Serving:
         if self._host is not None:
             self._host.check()
 
+    def is_in(self, view: View) -> bool:
+        """Return whether this worker serves, and is served, in `view`."""
+        return self._epoch == view.epoch
+
     def go_on(self) -> int | None:
         """Serve, and be served, in the present view from now on.
 
