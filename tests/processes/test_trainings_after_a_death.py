@@ -16,6 +16,7 @@ import shoal
 from shoal.errors import UsageError, ViewChanging
 from shoal.jobs.chaos.chaos_worker import hash_of
 from shoal.jobs.chaos.notes import Notes
+from shoal.strategies import make_strategy
 from shoal.train import optimizer as optimizers
 from thoroughness import seldom
 
@@ -97,6 +98,22 @@ def begin(sync: str = "all-reduce") -> Begun:
     return model, shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05), model, sync)
 
 
+def refuse_beside(_: int) -> str:
+    shoal.init(deadline_s=20.0, min_workers=1)
+    _, first = begin()
+    with pytest.raises(UsageError) as caught:
+        begin("ds-sync")
+    first.finish()
+    begin("ds-sync")[1].finish()  # once the other is finished it may be used
+    shoal.shutdown()
+    return str(caught.value)
+
+
+def test_what_drops_rounds_is_refused_beside_another_training(run_workers: RunWorkers) -> None:
+    (said,) = run_workers(refuse_beside, 1, 0, initialize=False)
+    assert said.startswith("ds-sync drops the round in which a worker is lost, and beside another")
+
+
 def step(training: Begun) -> None:
     model, optimizer = training
     optimizer.zero_grad()
@@ -140,7 +157,7 @@ def train_two_models(sync: str, when: str) -> list[str]:
     return [hash_of(model.parameters()) for model, _ in (first, second)]
 
 
-BETWEEN = [(sync, "between the two") for sync in SYNCS]
+BETWEEN = [(s, "between the two") for s in SYNCS if not make_strategy(s).drops_rounds]
 
 
 @pytest.mark.parametrize(

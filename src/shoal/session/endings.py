@@ -17,6 +17,8 @@ from shoal.errors import DeadlineExceeded, ProtocolError, ResourceError, ShoalEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shoal.strategies import AbstractDefinition
+
 _log = logging.getLogger(__name__)
 
 _OF_THE_JOB: Final = (WorkerLost, DeadlineExceeded, ProtocolError, ResourceError)
@@ -32,9 +34,7 @@ class Training:
     """The record of one `DistributedOptimizer`, from which follows how it ended."""
 
     name: str
-    strategy: str
-    replicas_differ: bool
-    """Whether the workers' models differ until they are averaged at the end."""
+    strategy: AbstractDefinition
     num_steps: int = 0
     has_finished: bool = False
     is_averaged: bool = False
@@ -54,9 +54,9 @@ class Endings:
     is_leaving: bool = False
     """Whether this worker leaves at the end of its step, and the others go on."""
 
-    def begin(self, name: str, strategy: str, *, replicas_differ: bool) -> Training:
+    def begin(self, name: str, strategy: AbstractDefinition) -> Training:
         """Return the record of a new training."""
-        training = Training(name, strategy, replicas_differ)
+        training = Training(name, strategy)
         self.trainings.append(training)
         return training
 
@@ -72,6 +72,11 @@ class Endings:
             raise
 
     @property
+    def under_way(self) -> list[AbstractDefinition]:
+        """The strategies of the trainings that have not been finished."""
+        return [each.strategy for each in self.trainings if not each.has_finished]
+
+    @property
     def are_in_the_middle(self) -> bool:
         """Whether a training has begun and has not been finished."""
         return any(each.num_steps and not each.has_finished for each in self.trainings)
@@ -82,12 +87,13 @@ class Endings:
         if self.failure is not None or self.is_interrupted or num_workers == 1:
             return
         for training in trainings:
-            if training.num_steps and training.replicas_differ and not training.is_averaged:
+            differ = training.strategy.replicas_differ  # until they are averaged at the end
+            if training.num_steps and differ and not training.is_averaged:
                 call = "average_model()" if training.has_finished else "finish(), average_model()"
                 _log.warning(
                     "The model trained by sync=%r is one of %d replicas that differ: this worker"
                     " leaves without %s. Call it before the model is saved.",
-                    training.strategy,
+                    training.strategy.word,
                     num_workers,
                     call,
                 )

@@ -34,6 +34,7 @@ from shoal.strategies.definition import AbstractDefinition as AbstractDefinition
 from shoal.strategies.definition import Averaged as Averaged
 from shoal.strategies.definition import Family as Family
 from shoal.strategies.definitions import STRATEGIES as STRATEGIES
+from shoal.strategies.definitions import check_beside as check_beside
 from shoal.strategies.definitions import check_pulls as check_pulls
 from shoal.strategies.definitions import check_strategy as check_strategy
 from shoal.strategies.definitions import check_wire as check_wire

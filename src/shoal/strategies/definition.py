@@ -59,6 +59,10 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_lock_step: ClassVar[bool]
     """Whether every worker must make the same number of steps (or use uneven inputs)."""
 
+    drops_rounds: ClassVar[bool] = False
+    """Whether a round in which a worker is lost is dropped, so that steps of the others may shift
+    against each other."""
+
     takes_loss_bound: ClassVar[bool] = True
     """Whether it makes sums, to which a transport may lose a share of the contributions."""
 

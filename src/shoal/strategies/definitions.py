@@ -6,7 +6,7 @@ A new strategy is one file and one row here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shoal.arguments import share, unknown
@@ -111,6 +111,23 @@ def check_strategy(
     strategy.check_size(workers)
     check_wire(strategy, wire)
     check_pulls(strategy.bound_of_pulls, loss_bound)
+
+
+def check_beside(strategy: AbstractDefinition, others: Sequence[AbstractDefinition]) -> None:
+    """Raise `UsageError` if `strategy` and `others`, under way, cannot go on without lost workers.
+
+    Where one drops a round that another worker has made, their next rounds meet in another step,
+    and those of two trainings in another order.
+    """
+    dropping = [each.word for each in (strategy, *others) if each.drops_rounds]
+    if others and dropping:
+        message = (
+            f"{dropping[0]} drops the round in which a worker is lost, and beside another"
+            " DistributedOptimizer workers would then wait for each other: call the first one's"
+            " finish() before, or use all-reduce, ripples, ad-psgd or a parameter server, or a job"
+            " of fixed size (without min_workers)."
+        )
+        raise UsageError(message)
 
 
 def check_pulls(pull_bound: float, loss_bound: float) -> None:

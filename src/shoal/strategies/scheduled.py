@@ -36,6 +36,7 @@ class ScheduledAveraging(PeriodicAveraging, frozen=True, kw_only=True):
     """Averages parameters within the groups of a schedule, every `interval` local steps."""
 
     is_lock_step: ClassVar[bool] = True
+    drops_rounds: ClassVar[bool] = True
 
     @abstractmethod
     def schedule(self, setting: Setting) -> AbstractGroupSchedule:

@@ -25,7 +25,14 @@ from shoal.session import (
     say_hosts,
     say_place,
 )
-from shoal.strategies import Averaged, Family, check_strategy, make_strategy, refuse_options
+from shoal.strategies import (
+    Averaged,
+    Family,
+    check_beside,
+    check_strategy,
+    make_strategy,
+    refuse_options,
+)
 from shoal.train.agreement import Agreement, Beginner
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.alike_check import AlikeCheck
@@ -146,6 +153,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         session = current_session()
         transport = transport or session.usual_transport
         check_strategy(strategy, len(session.view), loss_bound, wire)
+        if not session.member.is_fixed:
+            check_beside(strategy, session.endings.under_way)
         name = session.next_run_name()
         samples = _samples(session, name, strategy)
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
@@ -188,9 +197,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
             if samples is not None:
                 samples.start()
-        self._training = self._endings.begin(
-            name, strategy.word, replicas_differ=strategy.replicas_differ
-        )
+        self._training = self._endings.begin(name, strategy)
         self._sole = SoleSynchronizer(model)
         self._samples = StepSampler(self.replica, strategy, transport, session.control.tell_sample)
         self._remark_log = RemarkLog(name, session.control.verdicts)
@@ -391,7 +398,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.
 
-        Collective: every worker calls it, after `finish()`. A worker that trains on for longer than
+        Collective: every worker calls it, after `finish()`; a script with several optimizers
+        finishes all of them before the first average. A worker that trains on for longer than
         the deadline is waited for. Raises `WorkerLost` if one is lost, and `DeadlineExceeded` if
         one is alive but has made no step for so long.
         """

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from shoal.errors import ShoalError
@@ -36,6 +37,10 @@ DEADLINE_S: Final = 16.0
 WIND_DOWN: Final = "wind-down"
 STEPS_TO_THE_END: Final = 8
 """Steps that each worker makes once it is told to end."""
+_STEPS_AHEAD: Final = 40
+"""More steps than one worker is ahead of another when they hear that they are to end."""
+_STEPS_BEFORE: Final = 4
+"""Steps of a first training, where the fault is due in a second one."""
 _FEATURES: Final = 8
 _SAVED_EVERY: Final = 2
 """Steps from one checkpoint to the next."""
@@ -78,16 +83,50 @@ def _train(case: Case, place: Place, notes: Notes) -> Told:
     place.watch_checkpoints()
     place.come_to(Phase.START)
     place.come_to(Phase.JOINING)
-    training = _Training(session, case, place, notes)
+    trainings = [_Training(session, case, place, notes)]
+    if case.phase is Phase.NEXT_TRAINING:
+        for _ in range(_STEPS_BEFORE):
+            trainings[0].step()
+        trainings.pop().finish()
+    if case.phase in (Phase.NEXT_TRAINING, Phase.SIDE_BY_SIDE):
+        trainings.append(_Training(session, case, place, notes))
     notes.write(f"is-in-{session.rank}")
-    while not notes.has(WIND_DOWN):
-        training.step()
-    for _ in range(STEPS_TO_THE_END):
-        training.step()
-    training.finish()
-    told = training.told()
+    made, end = 0, _End(notes, is_for_all=len(trainings) > 1)
+    while (last := end.after(made)) is None or made < last:
+        for training in trainings:
+            training.step()
+        made += 1
+    for training in trainings:
+        training.finish()
+    for training in trainings:
+        training.average()
+    told = trainings[-1].told()
+    if len(trainings) > 1:
+        told = replace(told, model=" ".join(each.told().model for each in trainings))
     shutdown()
     return told
+
+
+class _End:
+    """The number of steps after which a worker ends: some after it is told to wind down.
+
+    With several trainings, whose steps all have to make in one order, it `is_for_all` workers.
+    """
+
+    def __init__(self, notes: Notes, *, is_for_all: bool) -> None:
+        self._notes, self._is_for_all = notes, is_for_all
+        self._after: int | None = None
+
+    def after(self, made: int) -> int | None:
+        """Return that number, once it is known; this worker has `made` so many."""
+        if self._after is None and self._notes.has(WIND_DOWN):
+            self._after = made + STEPS_TO_THE_END
+            if self._is_for_all:
+                if self._notes.claim("end-claimed"):
+                    self._notes.write("end", b"%d" % (made + _STEPS_AHEAD))
+                self._notes.wait_for("end", DEADLINE_S)
+                self._after = int(self._notes.read("end"))
+        return self._after
 
 
 class _Training:
@@ -127,10 +166,13 @@ class _Training:
             self._saving = save_checkpoint(self._saves_into, self._optimizer)
 
     def finish(self) -> None:
-        """End the training with the mean of all models."""
+        """End the training."""
         self._place.come_to(Phase.FINISH, "before finish")
         self._optimizer.finish()
         self._place.come_to(Phase.FINISH, "after finish")
+
+    def average(self) -> None:
+        """Take the mean of all models."""
         self._place.is_averaging = True
         self._optimizer.average_model()
         self._place.is_averaging = False

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.strategies import make_strategy
 
 
 class Role(StrEnum):
@@ -46,6 +47,10 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     AVERAGING = "averaging"
     """While a sum or a mean is under way."""
+    NEXT_TRAINING = "next-training"
+    """The same in a second training, after the job's first is over."""
+    SIDE_BY_SIDE = "side-by-side"
+    """The same where a script steps two optimizers in turn."""
     CHECKPOINT = "checkpoint"
     """While a worker writes a checkpoint, in a thread beside training."""
     TRANSFER = "transfer"
@@ -88,10 +93,14 @@ SYNCS: Final = (
 )
 """The strategies that go on without lost workers, and what some of them hide exchanges behind."""
 
+IN_EXCHANGES: Final = (Phase.AVERAGING, Phase.NEXT_TRAINING, Phase.SIDE_BY_SIDE)
+"""The phases in which a sum or a mean is under way."""
 _IN_TRAINING: Final = (Phase.FIRST_STEP, Phase.BACKWARD, Phase.AVERAGING)
 _OF_MEMBERS: Final = (
     Phase.START,
     *_IN_TRAINING,
+    Phase.NEXT_TRAINING,
+    Phase.SIDE_BY_SIDE,
     Phase.CHECKPOINT,
     Phase.VIEW_CHANGE,
     Phase.FINISH,
@@ -168,7 +177,7 @@ def all_cases(number: int = 0) -> list[Case]:
 
     Of the control plane no thread is delayed. If it stands still with the one that stands by,
     nobody can know that it will not come to itself: the job ends. Checkpoints are written by rank 0
-    alone, but for those of parameter servers.
+    alone, but for those of parameter servers. Strategies that drop rounds are refused side by side.
     """
     return [
         Case(sync, role, phase, fault, number)
@@ -179,7 +188,12 @@ def all_cases(number: int = 0) -> list[Case]:
         if fault is Fault.KILL or role is not Role.CONTROLS
         if fault is not Fault.DELAY or role not in SERVICES
         if phase is not Phase.CHECKPOINT or role is Role.RANK_0 or sync.startswith("ps-")
+        if phase is not Phase.SIDE_BY_SIDE or not _drops_rounds(sync)
     ]
+
+
+def _drops_rounds(sync: str) -> bool:
+    return make_strategy(sync.partition(",")[0]).drops_rounds
 
 
 def case_of(text: str) -> Case:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from shoal.carriers import STATE_CHANNEL, TransportCommunicator
-from shoal.jobs.chaos.faults import Case, Phase, Role
+from shoal.jobs.chaos.faults import IN_EXCHANGES, Case, Phase, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +67,16 @@ class Place:
         self.is_averaging = False
         """Whether this worker is in `average_model`."""
 
-    def come_again_to(self, phase: Phase) -> None:
-        """Stand still here if this is the place, and the coming to it that is due."""
-        if self._is_here(phase) and self._notes.has(ARMED):
-            self._comings_left -= 1
-            if not self._comings_left:
-                self.come_to(phase)
+    def come_again_to(self, *phases: Phase) -> None:
+        """Stand still here if this is the place, and the coming to it that is due.
+
+        It may belong to several phases.
+        """
+        for phase in phases:
+            if self._is_here(phase) and self._notes.has(ARMED):
+                self._comings_left -= 1
+                if not self._comings_left:
+                    self.come_to(phase)
 
     def come_to(self, phase: Phase, detail: str = "") -> None:
         """Stand still here if this is the place."""
@@ -147,7 +151,7 @@ class Place:
 
     def _after_exchange(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         work = method(*arguments, **options)
-        self.come_again_to(Phase.AVERAGING)
+        self.come_again_to(*IN_EXCHANGES)
         if self.is_averaging:
             self.come_to(Phase.FINISH, "in average_model")
         return work
@@ -157,5 +161,5 @@ class Place:
         if options["channel"] == STATE_CHANNEL:
             self.come_to(Phase.TRANSFER)
         else:  # of a pair, or of a parameter server
-            self.come_again_to(Phase.AVERAGING)
+            self.come_again_to(*IN_EXCHANGES)
         return work
