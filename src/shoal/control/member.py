@@ -182,18 +182,19 @@ class Member:
         """Return whether `view` is the present one, and not about to change."""
         return not self.is_fenced and self.view.epoch == view.epoch
 
-    def enter(self, training: str, participant: Participant, epoch: int = 0) -> None:
+    def enter(self, training: str, participant: Participant) -> None:
         """Let `participant` take part in changes, under a name that is the same on all members.
 
-        `epoch` is that of the view in which it has been made.
+        If the view is not the job's first one, others may have made rounds before, and it goes on
+        where they do.
         """
         with self.changed:
             for name, before in self._participants.items():
                 if before.has_ended:
                     self._participants[name] = _Past(before.report())
             self._participants[training], self._caught_up_in = participant, -1
-            if self.view.epoch != epoch:
-                decision = self.decision
+            decision = self.decision
+            if decision.view.epoch == self.view.epoch > 0:
                 participant.install(decision.view_of(training), decision.rounds_of(training))
 
     def keep(self, bookkeeper: Bookkeeper) -> None:

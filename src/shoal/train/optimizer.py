@@ -522,7 +522,7 @@ def _enter(
     A newcomer that `came_later` first becomes a member. Return the number of steps made so far.
     """
     member = session.member
-    member.enter(replica.session, executor, executor.view.epoch)
+    member.enter(replica.session, executor)
     if member.is_newcomer:
         frozen = frozen_digests(replica)  # before the others wait for this worker
         if came_later:

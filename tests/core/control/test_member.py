@@ -216,6 +216,19 @@ def test_a_loss_before_all_are_ready_ends_the_job() -> None:
         member.check()
 
 
+def test_a_training_that_is_made_late_goes_on_where_the_others_are() -> None:
+    log: list[object] = []
+    member = Member(OLD, 20.0, GoingOn())
+    member.is_ready = member.has_model = True
+    member.enter("in the first view", Training(log))
+    assert log == [], "there it begins with what it is"
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    log.clear()
+    member.enter("run", Training(log))  # made in this view, for which the others have reported
+    assert log == [(1, 5, {0: 4, 1: 5})]
+
+
 def test_trainings_catch_up_in_their_order_and_anew_if_the_view_ends_meanwhile() -> None:
     log: list[object] = []
     member = Member(OLD, 20.0, GoingOn())
