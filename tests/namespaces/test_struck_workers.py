@@ -38,6 +38,7 @@ echo ended $RANK
 """
 
 
+@pytest.mark.timeout(200)
 def test_a_killed_worker_is_no_failure_and_comes_back(tmp_path: Path) -> None:
     spec = tmp_path / "two.toml"
     spec.write_text(STAR.format(hosts=2) + EVENTS)

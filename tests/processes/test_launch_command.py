@@ -201,7 +201,7 @@ session = shoal.init(deadline_s=20, min_workers=1)
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 optimizer = shoal.DistributedOptimizer(optimizer, model, sync="ripples")
-end = time.monotonic() + 50
+end = time.monotonic() + 150
 while time.monotonic() < end and not back.exists():
     optimizer.zero_grad()
     model(torch.randn(16, 8)).square().mean().backward()

@@ -112,7 +112,8 @@ def run_workers(
         for process, (_, theirs) in zip(processes, pipes, strict=True):
             process.start()
             theirs.close()
-        outcomes = _collect([ours for ours, _ in pipes], time.monotonic() + deadline_s)
+        ours = [each for each, _ in pipes]
+        outcomes = _collect(ours, processes, time.monotonic() + deadline_s)
     finally:
         _end(processes, [ours for ours, _ in pipes])
     failures = [
@@ -133,16 +134,26 @@ def run_script(code: str) -> Any:
     return json.loads(printed.getvalue().splitlines()[-1])
 
 
-def _collect(pipes: list[Connection], deadline: float) -> list[tuple[str, Any]]:
-    """Return ("returned", value), ("failed", traceback) or ("died", why) of each worker."""
+def _collect(
+    pipes: list[Connection], processes: list[ForkServerProcess], deadline: float
+) -> list[tuple[str, Any]]:
+    """Return ("returned", value), ("failed", traceback) or ("died", why) of each worker.
+
+    A dead worker's pipe may still be open: what it has forked holds it, too.
+    """
+    pipe_of = {each.sentinel: pipe for pipe, each in zip(pipes, processes, strict=True)}
     outcomes: dict[Connection, tuple[str, Any]] = {}
     while waiting := [pipe for pipe in pipes if pipe not in outcomes]:
-        ready = multiprocessing.connection.wait(waiting, max(0.0, deadline - time.monotonic()))
-        for pipe in ready:
+        living = [sentinel for sentinel, pipe in pipe_of.items() if pipe not in outcomes]
+        left_s = max(0.0, deadline - time.monotonic())
+        ready = multiprocessing.connection.wait([*waiting, *living], left_s)
+        for pipe in {pipe_of.get(each, each) for each in ready}:
             try:
-                outcomes[pipe] = pickle.loads(pipe.recv_bytes())
+                has_ended = pipe not in ready and not pipe.poll()
+                said = None if has_ended else pickle.loads(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
-                outcomes[pipe] = ("died", "died without a result")
+                said = None
+            outcomes[pipe] = said or ("died", "died without a result")
         if not ready:
             late = ("failed", "did not return before the deadline")
             outcomes.update(dict.fromkeys(waiting, late))

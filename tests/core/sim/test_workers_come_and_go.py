@@ -378,6 +378,7 @@ def outcome_of(
         return None
 
 
+@pytest.mark.timeout(900)
 def test_random_histories() -> None:
     """Nobody who could go on waits for ever, as the simulator finds; and what counts is right."""
     ended, went_on = 0, Counter[str]()
