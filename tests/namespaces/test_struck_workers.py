@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from lab_commands import SHOAL_LAB, STAR
 
 EVENTS = """
