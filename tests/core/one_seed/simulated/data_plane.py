@@ -97,6 +97,7 @@ class Share:
 
     def __init__(self, engine: Engine, deadline_s: float) -> None:
         self.engine, self.deadline_s = engine, deadline_s
+        self.num_streams = 0
         self._ended: ShoalError | None = None
         self._interrupted: ShoalError | None = None
 
@@ -201,6 +202,8 @@ class Communicator:
         view: View,
     ) -> None:
         self.share, self._on_peer_error = share, on_peer_error
+        self._stream = share.num_streams
+        share.num_streams += 1
         self.workers_per_host = 0
         self.go_on_in(view)
 
@@ -243,7 +246,7 @@ class Communicator:
         finish: Callable[[list[Tensor]], None],
     ) -> Work:
         self.check()
-        base = (self.view.epoch, *name)
+        base = (self.view.epoch, self._stream, *name)
         for member in members:
             self.share.engine.send(member, (*base, self.rank, member), value)
         return Work(self, [(*base, member, self.rank) for member in members], finish)
@@ -298,7 +301,7 @@ class Communicator:
         self.check()
         number = self._numbers["to", destination, channel]
         self._numbers["to", destination, channel] += 1
-        key = (self.view.epoch, "message", channel, number, self.rank, destination)
+        key = (self.view.epoch, self._stream, "message", channel, number, self.rank, destination)
         self.share.engine.send(destination, key, buffer)
         return Work(self, [], lambda _: None)
 
@@ -306,7 +309,7 @@ class Communicator:
         self.check()
         number = self._numbers["from", source, channel]
         self._numbers["from", source, channel] += 1
-        key = (self.view.epoch, "message", channel, number, source, self.rank)
+        key = (self.view.epoch, self._stream, "message", channel, number, source, self.rank)
         return Work(self, [key], lambda parts: buffer.copy_(parts[0]))
 
     def receive_any(
@@ -325,7 +328,7 @@ class Communicator:
         def first() -> int | None:
             for source in senders or view.members:
                 number = numbers["from", source, channel]
-                key = (view.epoch, "message", channel, number, source, self.rank)
+                key = (view.epoch, self._stream, "message", channel, number, source, self.rank)
                 if engine.inbox.get(key):
                     return source
             return None
@@ -338,7 +341,8 @@ class Communicator:
             self.check()
             if self.view.epoch != view.epoch:
                 raise ViewChanging("The workers that take part have changed.")
-        key = (view.epoch, "message", channel, numbers["from", source, channel], source, self.rank)
+        number = numbers["from", source, channel]
+        key = (view.epoch, self._stream, "message", channel, number, source, self.rank)
         numbers["from", source, channel] += 1
         buffer.copy_(engine.inbox[key].pop(0))
         return source

@@ -36,6 +36,15 @@ LONGEST_S = 120.0
 """Virtual seconds within which a history of a few dozen steps is over, whatever happens."""
 
 
+STEPS_BEFORE = 3
+
+
+def _step(model: Line, optimizer: shoal.DistributedOptimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(4, FEATURES)).backward()
+    optimizer.step()
+
+
 @dataclass
 class Worker:
     """One worker's process, and what became of it."""
@@ -68,15 +77,17 @@ class Job:
         *,
         samples: bool = False,
         is_patient: bool = False,
+        more: str = "",
         **options: Any,
     ) -> None:
         """Prepare a job; `samples` are dealt out by an `ElasticSampler`.
 
         One that `is_patient` needs as many workers as it began with: others come for the lost.
+        `more` is another training "before" the one that is looked at, or "beside" it.
         """
         self.world = Current.world = World(seed)
         self.random = self.world.random
-        self.sync, self.samples, self.options = sync, samples, options
+        self.sync, self.samples, self.more, self.options = sync, samples, more, options
         self.size = self.random.choice((3, 4))
         per_host = self.random.choice((1, 1, 2))
         self.hosts = [Host(number) for number in range(-(-self.size // per_host))]
@@ -136,10 +147,16 @@ class Job:
         rate, momentum = (1.0, 0.0) if self.samples else (0.05, 0.5)
         inner = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
         self.faults.strike(0)
+        if self.more == "before":
+            before = self._begin_another()
+            for _ in range(STEPS_BEFORE):
+                _step(*before)
+            before[1].finish()
         optimizer = shoal.DistributedOptimizer(
             inner, model, self.sync, check_every=3, **self.options
         )
         self._note_outer_steps(optimizer)
+        beside = [self._begin_another()] if self.more == "beside" else []
         worker.steps[optimizer.num_steps] = values_of(model)
         for batch in self._batches(worker, optimizer, sampler):
             Time.sleep(self.random.expovariate(1 / 0.01))
@@ -148,10 +165,19 @@ class Job:
             optimizer.step()
             worker.steps[optimizer.num_steps] = values_of(model)
             self.faults.strike(optimizer.num_steps)
+            for another in beside:
+                _step(*another)
         optimizer.finish()
+        for _, each in beside:
+            each.finish()
         optimizer.average_model()
         worker.model = values_of(model)
         session.close()
+
+    def _begin_another(self) -> tuple[Line, shoal.DistributedOptimizer]:
+        model = Line()
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        return model, shoal.DistributedOptimizer(inner, model, self.sync)
 
     def _batches(self, worker: Worker, optimizer: Any, sampler: Any) -> Iterator[Tensor]:
         if sampler is not None:

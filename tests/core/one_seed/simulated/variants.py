@@ -6,6 +6,7 @@ from typing import Any
 
 import shoal
 
+SIDE_BY_SIDE = ("all-reduce", "ripples", "ad-psgd", "ps-bsp", "ps-asp")
 VARIANTS: dict[str, dict[str, Any]] = {
     "all-reduce": {"sync": "all-reduce"},
     "all-reduce, low rank": {"sync": shoal.AllReduce(low_rank=1)},
@@ -28,4 +29,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ps-ssp": {"sync": "ps-ssp"},
     "ps-asp": {"sync": "ps-asp"},
     "ripples, next-steps": {"sync": "ripples", "overlap": "next-steps"},
+    **{f"{sync}, beside": {"sync": sync, "more": "beside"} for sync in SIDE_BY_SIDE},
+    **{f"{sync}, before": {"sync": sync, "more": "before"} for sync in ("ds-sync", "ps-bsp")},
 }
