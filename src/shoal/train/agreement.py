@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.control import name_ranks
-from shoal.errors import DeadlineExceeded, ViewChanging
+from shoal.errors import DeadlineExceeded, ShoalError, ViewChanging
 
 if TYPE_CHECKING:
     from shoal.comm import Communicator, FactStore
@@ -143,14 +143,18 @@ class Agreement:
             time.sleep(_POLL_S)
 
     def _await_all_know(self, view: View) -> None:
-        """Wait until all members left of `view` have said that it counts, within the deadline."""
-        end = time.monotonic() + self._replica.deadline_s
-        while time.monotonic() < end:
-            there = [r for r in self._replica.member.settled_view().members if r in view.members]
-            names = [self._named(f"counts/{view.epoch}", rank) for rank in there]
-            if all(self._replica.facts.are_published(names)):
-                return
-            time.sleep(_POLL_S)
+        """Wait until all members left of `view` have said that it counts, within the deadline.
+
+        If they cannot be heard of any more, it counts nevertheless.
+        """
+        end, member = time.monotonic() + self._replica.deadline_s, self._replica.member
+        with suppress(ShoalError):
+            while time.monotonic() < end:
+                there = [rank for rank in member.settled_view().members if rank in view.members]
+                names = [self._named(f"counts/{view.epoch}", rank) for rank in there]
+                if all(self._replica.facts.are_published(names)):
+                    return
+                time.sleep(_POLL_S)
 
     def _check(self, view: View) -> None:
         self._replica.communicator.check()

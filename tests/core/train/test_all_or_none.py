@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.control import Member
-from shoal.errors import DeadlineExceeded, ViewChanging
+from shoal.errors import DeadlineExceeded, ViewChanging, WorkerLost
 from shoal.membership import Change, Decision, GoingOn, Kind, Membership, Proposal, Report, View
 from shoal.train.agreement import Agreement
 from thoroughness import examples
@@ -95,6 +95,20 @@ def test_a_result_that_all_have_counts_though_one_of_them_is_lost_then() -> None
     made: list[int] = []
     assert agreement.carry_out(lambda view: made.append(view.epoch) or len(made)) == 1
     assert made == [0]
+
+
+def test_a_result_that_counts_is_not_lost_with_the_control_plane() -> None:
+    facts, member = Facts(), member_of(View.first(2))
+    publish = facts.publish
+
+    def and_lose(fact: str) -> None:
+        publish(fact)
+        facts.told.add("run-1/it/made/0/1")
+        if "counts" in fact:
+            member.fail(WorkerLost("The control plane is gone.", None))
+
+    facts.publish = and_lose  # type: ignore[method-assign]
+    assert Agreement(replica_of(0, member, facts), "it").carry_out(lambda _: 7) == 7
 
 
 def test_who_never_has_it_ends_the_wait() -> None:
