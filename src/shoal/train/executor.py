@@ -124,8 +124,12 @@ class AbstractExecutor(ABC):
 
     @final
     def carry_out(self, acts: Acts, do: Callable[[Act], object] | None = None) -> None:
-        """Carry out `acts` one by one by `do`, or else `self.do`; send each its answer."""
-        do, changed = do or self.do, self.replica.member.changed
+        """Carry out `acts` one by one, and send each its answer.
+
+        In the training thread they are carried out by `self.do`, beside it by `do`.
+        """
+        is_beside, do = do is not None, do or self.do
+        changed = self.replica.member.changed
         answer: object = None
         while True:
             with changed:
@@ -134,9 +138,12 @@ class AbstractExecutor(ABC):
                     act = acts.send(answer)
                 except StopIteration:
                     return
-            answer = (
-                do(act) if isinstance(act, self.own_acts) else self._do_with_others(act, do, epoch)
-            )
+            if isinstance(act, self.own_acts):
+                answer = do(act)
+                continue
+            if not is_beside:
+                self.replica.member.catch_up()
+            answer = self._do_with_others(act, do, epoch)
 
     def _do_with_others(self, act: Act, do: Callable[[Act], object], epoch: int) -> object:
         """Carry out an act drawn in view `epoch`; return `CHANGED` if that view ends before it.
@@ -145,8 +152,6 @@ class AbstractExecutor(ABC):
         been told so. A group belongs to the view in which the generator formed it.
         """
         member = self.replica.member
-        if do == self.do:  # in the training thread
-            member.catch_up()
         if not member.begin(epoch):
             return CHANGED
         answer: object = CHANGED
