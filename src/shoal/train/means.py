@@ -132,9 +132,12 @@ class MeansExecutor(AbstractExecutor):
     def _join_groups(self, act: JoinGroups) -> None:
         if self._groups is None:
             self._groups = GroupRequests(self.replica, act.config)
-        if not self._has_met:
-            self._has_met = True  # in another view some may have met already, and will not come
-            self._groups.meet()
+        if self._has_met:
+            return
+        self._has_met = True
+        reports = self.replica.member.decision.reports.values()
+        if not any(self.replica.session in each.stages for each in reports):
+            self._groups.meet()  # else some may have met in the view before, and will not come
 
     def update(self) -> None:
         """Apply the local update, after the last mean of all parameters is there."""

@@ -7,6 +7,7 @@ reports that record (`Kept`), and its next shards follow from all reports (`movi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 from shoal.carriers import reserve_channels
@@ -80,7 +81,8 @@ class Serving:
             if not member.is_fixed:
                 numbers = self._layout.numbers
                 self._pulled = dict.fromkeys(numbers, Holding())
-            self._serve(service, shards)
+            with suppress(ViewChanging):  # in the view to come they are served anew
+                self._serve(service, shards)
         if not member.is_fixed:
             member.keep(self)
 
