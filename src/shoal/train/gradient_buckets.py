@@ -192,7 +192,7 @@ class GradientBuckets:
                 self._places.take_back()
             if self._order.settle():
                 self._layers = self._layers_of_buckets()
-            self.catch_up()
+            self.begin_in_view()
             self._part.take()
             run_after_backward(self._finish_backward)
         if index in self.ready:
@@ -301,7 +301,7 @@ class GradientBuckets:
         self.ready = set()
         self._contributes, self._trains = False, trains
         with torch.no_grad():
-            self.catch_up()
+            self.begin_in_view()
             if trains:
                 self._part.take()
             self._start_rest()
@@ -354,7 +354,7 @@ class GradientBuckets:
                         self._part.count(self.view)
                         kept.keep_sum()
                         return
-            if self.catch_up():
+            if self.begin_in_view():
                 kept.take_last(self._summed())
                 self._take_trailer()
                 self._part.count(self.view, is_late=True)
@@ -373,7 +373,7 @@ class GradientBuckets:
         for _ in self.layout:
             self._start()
 
-    def catch_up(self) -> bool:
+    def begin_in_view(self) -> bool:
         """Begin in the present view; return whether the sums of this pass came from a member.
 
         If they did, they were made in the previous view, and its members' gradients are in them.

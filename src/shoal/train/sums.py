@@ -91,7 +91,7 @@ class SumsExecutor(AbstractExecutor):
         self._buckets.give_and_take(view)
 
     def _begin_in_view(self) -> None:
-        while self._buckets.catch_up():
+        while self._buckets.begin_in_view():
             pass
 
     def begin(self) -> None:
