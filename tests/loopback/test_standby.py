@@ -117,12 +117,12 @@ def test_whoever_comes_alone_learns_that_the_others_go_on() -> None:
     assert standby.tick(9 * TIMEOUT_NS) == [], "once"
 
 
-def test_members_that_are_yet_to_follow_have_a_moment() -> None:
+def test_members_that_are_yet_to_follow_may_stand_still_for_a_moment() -> None:
     standby = followed(1, 2)
     move(standby, 1)
     assert move(standby, 2) == [], "rank 0 may be on the way"
-    assert standby.tick(TIMEOUT_NS // 4 - 1) == []
-    told = standby.handle(watch(0), Follow(0, Position(View.first(3))), TIMEOUT_NS // 4 - 1)
+    assert standby.tick(TIMEOUT_NS - 1) == []
+    told = standby.handle(watch(0), Follow(0, Position(View.first(3))), TIMEOUT_NS - 1)
     assert {who for who, it in told if isinstance(it, Succeeded)} == {watch(0), watch(1), watch(2)}
 
 
@@ -130,7 +130,9 @@ def test_it_takes_over_without_those_that_never_follow() -> None:
     standby = followed(1, 2)
     move(standby, 1)
     move(standby, 2)
-    told = standby.tick(TIMEOUT_NS // 4)
+    standby.handle(watch(1), Heartbeat(1), TIMEOUT_NS // 2)
+    standby.handle(watch(2), Heartbeat(2), TIMEOUT_NS // 2)
+    told = standby.tick(TIMEOUT_NS)
     assert {it.proposal.members for _, it in told if isinstance(it, Proposed)} == {(1, 2)}
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 2
 """The number of timeouts for which workers that have come over wait until most have."""
-_GRACE: Final = 0.25
-"""The number of timeouts for which most workers wait for members that do not follow yet."""
 
 
 class Standby(MessageHandler):
@@ -158,7 +156,8 @@ class Standby(MessageHandler):
         if not self._moved or self._successor is not None:
             return []
         waiting_ns = now_ns - min(self._moved.values())
-        if self._succession.expected and waiting_ns < _GRACE * self._terms.timeout_ns:
+        # A member that does not follow yet may stand still for a moment: it is not lost by that.
+        if self._succession.expected and waiting_ns < self._terms.timeout_ns:
             return []
         there = self._liveness.heard(now_ns)
         ascended = self._succession.ascend(there, now_ns)

@@ -94,10 +94,15 @@ class Progress:
 
         It is asked again after every change, and after `look_s` seconds without one. The lock must
         be held. `poll` may raise to end the wait. Raises `DeadlineExceeded`, naming `what`, if
-        nothing changes for the deadline.
+        nothing changes for the deadline. Time that `poll` takes does not count: the lock is held
+        meanwhile, so that nothing can change.
         """
         last_change, last_count = time.monotonic(), self._count
-        while (result := poll()) is None:
+        while True:
+            asked_at = time.monotonic()
+            if (result := poll()) is not None:
+                return result
+            last_change += time.monotonic() - asked_at
             rest_s = last_change + self._deadline_s - time.monotonic()
             self._condition.wait(min(rest_s, look_s))
             if self._count != last_count:
@@ -105,4 +110,3 @@ class Progress:
             elif time.monotonic() - last_change >= self._deadline_s:
                 message = f"Waited {self._deadline_s:g} s for {what}, and nothing happened."
                 raise DeadlineExceeded(message)
-        return result

@@ -73,6 +73,12 @@ class PairsExecutor(AbstractExecutor):
         assert isinstance(course, Pairs)
         course.pair(view, pairing(self.replica.member.decision, self.replica.session))
 
+    def catch_up(self, view: View) -> None:
+        """Answer active workers in `view`: they may wait for this one before it comes to a step."""
+        with self.replica.member.acting_in(view):
+            for act in self.course.begin():
+                self.do(act)
+
     def begin(self) -> None:
         """Answer requests from now on, if there are any, with the parameters as they are now."""
         self._master.reload()
@@ -149,6 +155,8 @@ class PairsExecutor(AbstractExecutor):
 
     def _answer(self, active: tuple[int, ...]) -> None:
         self._come_into_view()
+        if self._passive is not None:
+            return  # since it caught up with the view
         replica = self.replica
         self._passive = PassiveSide(
             replica.communicator,

@@ -81,8 +81,9 @@ class Serving:
             if not member.is_fixed:
                 numbers = self._layout.numbers
                 self._pulled = dict.fromkeys(numbers, Holding())
-            with suppress(ViewChanging):  # in the view to come they are served anew
-                self._serve(service, shards)
+            self._have(service, shards)
+            with suppress(ViewChanging), member.acting_in(view):  # in a next one they are had anew
+                self.host.start()
         if not member.is_fixed:
             member.keep(self)
 
@@ -110,7 +111,8 @@ class Serving:
             tells_holdings=not self._replica.member.is_fixed,
         )
 
-    def _serve(self, service: Service, shards: Mapping[int, ServedShard]) -> None:
+    def _have(self, service: Service, shards: Mapping[int, ServedShard]) -> None:
+        """Have these shards in the service's view, to be served once their host is started."""
         self._held.update(shards)
         self._epoch, self._places = service.view.epoch, service.places
         self._host = ShardHost(service, shards, self._request_words())
@@ -122,7 +124,6 @@ class Serving:
             self.inbox.flats,
             self._replica.count,
         )
-        self._host.start()
 
     def _request_words(self) -> RequestWords:
         return RequestWords.allocate(len(self._parameters), self._num_options)
@@ -168,7 +169,8 @@ class Serving:
         service = self._service_in(decision.view, places)
         channel = self._reserved[-1]
         move = Move(self._replica, service, decision, kept, self._held, self._copies, channel)
-        self._serve(service, move.shards())
+        self._have(service, move.shards())
+        self.host.start()
         rank = self._replica.communicator.rank
         return next_exchanges(decision, training)[rank] if rank in decision.newcomers else None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import shoal
 
-SIDE_BY_SIDE = ("all-reduce", "ripples", "ps-bsp")
+SIDE_BY_SIDE = ("all-reduce", "ripples", "ps-bsp", "ps-asp", "ad-psgd")
 VARIANTS: dict[str, dict[str, Any]] = {
     "all-reduce": {"sync": "all-reduce"},
     "all-reduce, low rank": {"sync": shoal.AllReduce(low_rank=1)},
