@@ -29,6 +29,10 @@ SYNCS = ("all-reduce", "ds-sync", "ripples", "local-sgd", "ps-bsp", "ps-asp", "a
 WHEN = ("training", "between trainings", "beginning the second", "in the second")
 
 
+MANY_STEPS = 1_000_000
+"""More steps than two workers make until one of them says which is the last."""
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -189,9 +193,13 @@ def come_to_the_second(folder: str, how: str) -> str | int:
     if how == "after the first":
         trainings.pop()[1].finish()
     trainings.append(begin())
-    while not notes.has("refused"):
+    num_steps = 0
+    while num_steps < int(notes.read("last") or MANY_STEPS):
+        if session.rank == 0 and notes.has("refused") and not notes.has("last"):
+            notes.write("last", b"%d" % (num_steps + 1))  # before rank 1 can come to it
         for training in trainings:
             step(training)
+        num_steps += 1
         notes.write("trains", b"")
     epoch = session.view.epoch
     for _, optimizer in trainings:

@@ -136,6 +136,8 @@ class Member:
         """The time since which too few members are left."""
         self._participants: dict[str, Participant] = {}
         self._bookkeepers: list[Bookkeeper] = []
+        self.num_begun = 0
+        """The number of trainings that it has begun to make."""
         self._preparation = 0
         self._caught_up_in = view.epoch
         self._proposal: Proposal | None = None
@@ -181,6 +183,12 @@ class Member:
     def is_in(self, view: View) -> bool:
         """Return whether `view` is the present one, and not about to change."""
         return not self.is_fenced and self.view.epoch == view.epoch
+
+    def begin_training(self) -> int:
+        """Return the number of the training that this worker begins to make, from one on."""
+        with self.changed:
+            self.num_begun += 1
+            return self.num_begun
 
     def enter(self, training: str, participant: Participant) -> None:
         """Let `participant` take part in changes, under a name that is the same on all members.
@@ -241,7 +249,7 @@ class Member:
                 name: Stage(each.report(), each.is_ending, each.has_ended)
                 for name, each in self._participants.items()
             }
-            return Report(stages, notes)
+            return Report(stages, notes, self.num_begun)
 
     def decide(self, decision: Decision) -> None:
         """Go on in the view that is decided, once no operation of the old one is under way."""

@@ -83,6 +83,9 @@ class Report(msgspec.Struct, frozen=True):
     notes: Mapping[str, bytes] = {}
     """Further facts for all members, by names that are the same on all of them."""
 
+    num_begun: int = 0
+    """The number of trainings that it has begun to make: the last one may have no stage yet."""
+
     @property
     def is_ending(self) -> bool:
         """Whether it makes no more steps of its own in any training that it has begun."""
@@ -407,14 +410,14 @@ def _is_over(reports: Collection[Report]) -> bool:
 
     A member that has not begun the newest training yet does not know of it.
     """
-    newest = _most_trainings(reports)
+    newest = max((len(each.stages) for each in reports), default=0)
     knowing = [each for each in reports if len(each.stages) == newest]
     return all(each.is_ending for each in knowing) or any(each.has_ended for each in knowing)
 
 
 def _why_not(reports: Collection[Report]) -> Callable[[int], str] | None:
     """Return what gives the sentence for each newcomer that is refused; None: they are not."""
-    if _most_trainings(reports) > 1:
+    if any(each.num_begun > 1 for each in reports):
         return after_the_first
     return _at_the_end if _is_over(reports) else None
 
@@ -430,7 +433,3 @@ def after_the_first(rank: int) -> str:
 def _at_the_end(rank: int) -> str:
     """Return the sentence for newcomer `rank` of a job that is about to end."""
     return f"Rank {rank} came when all others were ending."
-
-
-def _most_trainings(reports: Collection[Report]) -> int:
-    return max((len(each.stages) for each in reports), default=0)

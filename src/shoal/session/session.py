@@ -131,7 +131,6 @@ class Session:
         control.tell_blocked(self.recorder.blocked_ms)
         self.endings = Endings(on_failure=self.recorder.fail)
         """The record of how this worker's trainings end."""
-        self._runs = 0
 
     @property
     def communicator(self) -> TorchCommunicator:
@@ -202,7 +201,7 @@ class Session:
             model=tuple(model),
         )
         if self.member.is_newcomer:
-            member, topics = self.view.members[0], (topic, f"run-{self._runs + 1}")
+            member, topics = self.view.members[0], (topic, f"run-{self.member.num_begun + 1}")
             fit(self.facts, self.rank, member, self._key, topics, card, self.deadline_s)
         else:
             agree(self.facts, self.rank, self.member.ranks, self._key, topic, card, self.deadline_s)
@@ -325,8 +324,7 @@ class Session:
 
     def next_run_name(self) -> str:
         """Return a name for the next training run, the same on every worker."""
-        self._runs += 1
-        return f"run-{self._runs}"
+        return f"run-{self.member.begin_training()}"
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the others that this worker cannot go on, unless another one is to blame."""

@@ -181,13 +181,14 @@ def test_a_report_is_of_all_trainings(
     member = Member(OLD, 20.0, GoingOn())
     member.is_ready = member.has_model = True
     for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
+        member.begin_training()
         training = Training([], number)
         member.enter(name, training)
         training.is_ending, training.has_ended = each, over
     said = member.propose(PROPOSAL)
     assert said is not None
     stages = {"run": Stage(4, ending[0], ended[0]), "other": Stage(7, ending[1], ended[1])}
-    assert said == Report(stages)
+    assert said == Report(stages, num_begun=2)
     assert (said.is_ending, said.has_ended) == of_all
 
 

@@ -103,10 +103,9 @@ def test_nobody_comes_in_once_there_is_more_than_one_training() -> None:
     membership = of_three()
     membership.join(7, 3, "Rank 7 has started.", 0)
     membership.report(7, 1, None, 0)
-    over = Stage(9, is_ending=True, has_ended=True)
-    membership.report(0, 1, Report({"run": over}), 0)  # it has not come to the next one yet
-    for rank in (1, 2):
-        events = membership.report(rank, 1, Report({"run": over, "another": Stage(3)}), 0)
+    membership.report(0, 1, Report({"run": Stage(9)}, num_begun=1), 0)
+    membership.report(1, 1, Report({"run": Stage(9)}, num_begun=2), 0)  # it is making the next one
+    events = membership.report(2, 1, Report({"run": Stage(9), "another": Stage()}, num_begun=2), 0)
     refusal, again = events
     assert isinstance(refusal, Refusal)
     assert refusal.reason.startswith("Rank 7 came when the job had made more than one Distributed")
