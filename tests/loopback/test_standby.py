@@ -128,10 +128,8 @@ def test_members_that_are_yet_to_follow_may_stand_still_for_a_moment() -> None:
 
 def test_it_takes_over_without_those_that_never_follow() -> None:
     standby = followed(1, 2)
-    move(standby, 1)
-    move(standby, 2)
-    standby.handle(watch(1), Heartbeat(1), TIMEOUT_NS // 2)
-    standby.handle(watch(2), Heartbeat(2), TIMEOUT_NS // 2)
+    move(standby, 1, TIMEOUT_NS - 2)
+    assert move(standby, 2, TIMEOUT_NS - 1) == []
     told = standby.tick(TIMEOUT_NS)
     assert {it.proposal.members for _, it in told if isinstance(it, Proposed)} == {(1, 2)}
 

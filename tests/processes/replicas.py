@@ -42,6 +42,7 @@ def bind(
         seed=7,
         deadline_s=deadline_s,
         stopwatch=Stopwatch(communicator.rank, ListSink()),
+        first_view=communicator.view,
     )
     executor = make_executor(definition, replica)
     executor.begin()

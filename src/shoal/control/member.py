@@ -109,7 +109,8 @@ class Member:
         is_newcomer: bool = False,
     ) -> None:
         self.is_newcomer = is_newcomer
-        """Whether it has come to a running job, and lacks the members' state."""
+        """Whether it has come to a running job, and lacks the members' state. Changes only while
+        `changed` is held."""
         self.is_fixed = is_fixed = going_on is None
         """Whether the job ends with the first loss."""
         self.view = view
@@ -118,9 +119,6 @@ class Member:
         """Guards the view, and the state that participants change from act to act."""
         self.is_ready = is_fixed
         """Whether all have opened the transport; until then the job needs all of them."""
-        self.has_model = is_fixed
-        """Whether it has the members' state; else it comes into the next view as newcomers do.
-        Changes only while `changed` is held."""
         self.decision = Decision(view, (), dict.fromkeys(view.members, Report()))
         """The decision that made the view."""
         self._failure: ShoalError | None = None
@@ -239,7 +237,6 @@ class Member:
                 self.fail(_too_early(proposal))
             self._proposal, self._decision = proposal, None
             self.fence(proposal)
-            self.is_newcomer |= not self.has_model
             if self.is_newcomer:
                 return None
             notes: dict[str, bytes] = {}

@@ -60,6 +60,8 @@ class Standby(MessageHandler):
         self._succession = terms.succession(keeper)
         self._moved: dict[bytes, int] = {}
         """The times at which workers have come over, by their connections."""
+        self._expected_ns: dict[int, int] = {}
+        """The times since which members that do not follow yet are expected to."""
         self._successor: ControlHandler | None = None
         self._now_ns = now_ns
         self._picture = Picture(ns_to_seconds(now_ns))
@@ -148,16 +150,18 @@ class Standby(MessageHandler):
             self._epoch = view.epoch
             self._picture.note("view", view.sentence, ns_to_seconds(now_ns))
         self._succession.follow(rank, message.position, has_moved=message.has_moved)
+        self._expected_ns.pop(rank, None)
         answer = Welcome(self._terms.timeout_ms) if is_new else Heard()
         return [(identity, answer), *self._ascend(now_ns)]
 
     def _ascend(self, now_ns: int) -> list[Answer]:
-        """Take over if most have come."""
+        """Take over if most have come, and no other may only stand still for a moment."""
+        since_ns = [
+            self._expected_ns.setdefault(rank, now_ns) for rank in self._succession.expected
+        ]
         if not self._moved or self._successor is not None:
             return []
-        waiting_ns = now_ns - min(self._moved.values())
-        # A member that does not follow yet may stand still for a moment: it is not lost by that.
-        if self._succession.expected and waiting_ns < self._terms.timeout_ns:
+        if since_ns and now_ns - max(since_ns) < self._terms.timeout_ns:
             return []
         there = self._liveness.heard(now_ns)
         ascended = self._succession.ascend(there, now_ns)

@@ -419,6 +419,8 @@ def _why_not(reports: Collection[Report]) -> Callable[[int], str] | None:
     """Return what gives the sentence for each newcomer that is refused; None: they are not."""
     if any(each.num_begun > 1 for each in reports):
         return after_the_first
+    if not any(each.stages for each in reports):
+        return _before_the_first
     return _at_the_end if _is_over(reports) else None
 
 
@@ -428,6 +430,11 @@ def after_the_first(rank: int) -> str:
         f"Rank {rank} came when the job had made more than one DistributedOptimizer: a newcomer"
         " would lack what has become of the first one's model."
     )
+
+
+def _before_the_first(rank: int) -> str:
+    """Return the sentence for newcomer `rank` of a job whose members all still begin."""
+    return f"Rank {rank} came before the job had begun to train: start it again."
 
 
 def _at_the_end(rank: int) -> str:

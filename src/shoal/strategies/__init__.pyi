@@ -72,6 +72,7 @@ from shoal.strategies.shard_places import Origin as Origin
 from shoal.strategies.shard_places import handed_on as handed_on
 from shoal.strategies.shard_places import is_copy_due as is_copy_due
 from shoal.strategies.shard_places import keeper_of as keeper_of
+from shoal.strategies.shard_places import kept_at_first as kept_at_first
 from shoal.strategies.shard_places import next_places as next_places
 from shoal.strategies.shard_places import note_name as note_name
 from shoal.strategies.shard_places import note_of as note_of

@@ -9,7 +9,7 @@ which a view is decided, so all know alike what a shard goes on from.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -78,6 +78,14 @@ def read_kept(decision: Decision, training: str) -> dict[int, Kept]:
         for rank, report in decision.reports.items()
         if (note := report.notes.get(note_name(training))) is not None
     }
+
+
+def kept_at_first(numbers: Iterable[int]) -> Kept:
+    """Return the state of a worker that has yet to make its shards: the model that all began with.
+
+    `numbers` are those of all shards.
+    """
+    return Kept(-1, (), served={}, pulled=dict.fromkeys(numbers, Holding()))
 
 
 def handed_on(kept: Kept) -> Kept:

@@ -161,7 +161,7 @@ def take_over(replica: Replica, executor: AbstractExecutor, frozen: dict[int, by
             steps = _load(replica, executor, put_together(skeleton, tensors))
             with member.changed:
                 if member.is_in(decision.view):
-                    member.is_newcomer, member.has_model = False, True
+                    member.is_newcomer = False
                     return steps
 
 

@@ -15,7 +15,7 @@ import torch
 
 from shoal.arguments import whole_number
 from shoal.carriers import DEFAULT_HOLES, in_profile, note_step
-from shoal.errors import UsageError, ViewChanging
+from shoal.errors import UsageError
 from shoal.session import (
     current_session,
     find_topology,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.comm import Communicator
+    from shoal.membership import View
     from shoal.session import Session
     from shoal.strategies import (
         AbstractDefinition,
@@ -170,7 +171,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
             came_later = session.member.is_newcomer
-            self.flat = _begin(session, name, model, self._communicator)
+            self.flat, first_view = _begin(session, name, model, self._communicator)
             self.replica = Replica(
                 model=model,
                 optimizer=optimizer,
@@ -188,6 +189,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 stepping=self._bare_steps.expected,
                 wire=wire,
                 samples=samples,
+                first_view=first_view,
                 num_hosts=num_hosts_at_first(session.facts, name),
                 topology=find_topology(session.facts, name, session.view),
             )
@@ -534,34 +536,21 @@ def _enter(
 
 def _begin(
     session: Session, training: str, model: nn.Module, communicator: Communicator
-) -> FlatParameters:
-    """Return the flat tensors of `model`, which all members begin with alike; collective.
+) -> tuple[FlatParameters, View | None]:
+    """Return the flat tensors of `model`, which all members of a view begin with, and that view.
 
-    A worker that is still making the job's first flat tensors when the view changes gets others'
-    state, as newcomers do. If no worker has them yet, all that are left begin anew.
+    Collective. If the view changes before all have them, all that are left begin anew. A newcomer
+    does not know the view.
     """
     member = session.member
     if member.is_newcomer:
-        return FlatParameters(model)
-    if member.has_model:
-        beginner = Beginner(
-            training, member, communicator, session.facts, session.control, session.deadline_s
-        )
-        return Agreement(beginner, "beginning").carry_out(
-            lambda view: _begin_alike(model, communicator, view.members[0])
-        )
-    while True:
-        view = member.settled_view()
-        with member.changed:
-            if member.is_newcomer and member.decision.reports:
-                return FlatParameters(model)
-            member.is_newcomer = False
-        with suppress(ViewChanging), member.acting_in(view):
-            flat = _begin_alike(model, communicator, view.members[0])
-            with member.changed:
-                if member.is_in(view):
-                    member.has_model = True
-                    return flat
+        return FlatParameters(model), None
+    beginner = Beginner(
+        training, member, communicator, session.facts, session.control, session.deadline_s
+    )
+    return Agreement(beginner, "beginning").carry_out(
+        lambda view: (_begin_alike(model, communicator, view.members[0]), view)
+    )
 
 
 def _begin_alike(model: nn.Module, communicator: Communicator, source: int) -> FlatParameters:

@@ -209,6 +209,9 @@ class Replica:
     saving: Saving | None = None
     """The last checkpoint that this worker has begun to write."""
 
+    first_view: View | None = None
+    """The view in which the training began; newcomers do not know it."""
+
     num_hosts: int = 1
     """The number of hosts that the training began on; newcomers know it as well."""
 

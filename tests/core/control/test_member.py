@@ -42,7 +42,7 @@ class Training:
 
 def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
     member = Member(OLD, deadline_s, GoingOn())
-    member.is_ready = member.has_model = True
+    member.is_ready = True
     member.fence = lambda proposal: log.append(("fence", proposal.number))
     member.unfence = lambda decision: log.append(("unfence", decision.view.epoch))
     member.enter("run", Training(log))
@@ -113,7 +113,7 @@ def test_a_new_proposal_takes_the_place_of_a_decision_that_is_not_installed() ->
 
 def patient_member(patience_s: float) -> Member:
     member = Member(OLD, 20.0, GoingOn(3, patience_s))
-    member.is_ready = member.has_model = True
+    member.is_ready = True
     return member
 
 
@@ -179,7 +179,7 @@ def test_a_report_is_of_all_trainings(
     ending: tuple[bool, bool], ended: tuple[bool, bool], of_all: tuple[bool, bool]
 ) -> None:
     member = Member(OLD, 20.0, GoingOn())
-    member.is_ready = member.has_model = True
+    member.is_ready = True
     for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
         member.begin_training()
         training = Training([], number)
@@ -220,7 +220,7 @@ def test_a_loss_before_all_are_ready_ends_the_job() -> None:
 def test_a_training_that_is_made_late_goes_on_where_the_others_are() -> None:
     log: list[object] = []
     member = Member(OLD, 20.0, GoingOn())
-    member.is_ready = member.has_model = True
+    member.is_ready = True
     member.enter("in the first view", Training(log))
     assert log == [], "there it begins with what it is"
     member.propose(PROPOSAL)
@@ -233,7 +233,7 @@ def test_a_training_that_is_made_late_goes_on_where_the_others_are() -> None:
 def test_trainings_catch_up_in_their_order_and_anew_if_the_view_ends_meanwhile() -> None:
     log: list[object] = []
     member = Member(OLD, 20.0, GoingOn())
-    member.is_ready = member.has_model = True
+    member.is_ready = True
     over, first, second = Training([], 0), Training(log, 1), Training(log, 2)
     over.is_ending = over.has_ended = True
     for name, each in (("over", over), ("first", first), ("second", second)):
@@ -267,7 +267,7 @@ def test_trainings_catch_up_in_their_order_and_anew_if_the_view_ends_meanwhile()
 def test_a_training_that_is_over_goes_when_the_next_one_begins() -> None:
     log: list[object] = []
     member = Member(OLD, 20.0, GoingOn())
-    member.is_ready = member.has_model = True
+    member.is_ready = True
     first = Training(log, 7)
     member.enter("run-1", first)
     over = weakref.ref(first)

@@ -99,6 +99,16 @@ def test_newcomers_come_in_unless_the_job_is_ending() -> None:
     assert again.members == (0, 1, 2, 7)
 
 
+def test_nobody_comes_in_before_all_have_begun() -> None:
+    membership = of_three()
+    membership.join(7, 3, "Rank 7 has started.", 0)
+    membership.report(7, 1, None, 0)
+    for rank in (0, 1, 2):
+        events = membership.report(rank, 1, Report(num_begun=1), 0)
+    refusal, _ = events
+    assert refusal == Refusal(7, "Rank 7 came before the job had begun to train: start it again.")
+
+
 def test_nobody_comes_in_once_there_is_more_than_one_training() -> None:
     membership = of_three()
     membership.join(7, 3, "Rank 7 has started.", 0)

@@ -7,7 +7,16 @@ from random import Random
 
 import pytest
 
-from shoal.strategies import Holding, Kept, Origin, handed_on, next_places, origin_of, places_before
+from shoal.strategies import (
+    Holding,
+    Kept,
+    Origin,
+    handed_on,
+    kept_at_first,
+    next_places,
+    origin_of,
+    places_before,
+)
 from thoroughness import examples
 
 
@@ -77,6 +86,14 @@ def test_what_has_been_served_long_ago_gives_only_its_state() -> None:
     there = {1: kept(served=holding(2), pulled=holding(6)), 2: kept(copied=holding(4))}
     origin = origin_of(0, there, 1)
     assert origin == Origin(holding(6), 1, is_served=False, state=2, is_copied=True)
+
+
+def test_who_has_yet_to_make_its_shards_goes_on_from_the_model_that_all_began_with() -> None:
+    there = {1: kept_at_first([0]), 2: kept(epoch=0, pulled=holding(0))}
+    assert origin_of(0, there, 1) == Origin(holding(0), 1, is_served=False, state=None)
+    assert places_before(there.values()) == (0,), "that is for the others to say"
+    there[2] = kept(epoch=1, pulled=holding(1))
+    assert origin_of(0, there, 1).weights == 2, "others may have trained by then"
 
 
 def test_a_newcomer_has_what_its_donor_has_pulled() -> None:

@@ -240,6 +240,7 @@ def replica_of(job: ThreadJob, rank: int, workers_per_host: int = 2) -> Replica:
     torch.manual_seed(3)
     model = nn.Linear(3, 2)
     communicator: Any = ThreadCommunicator(job, rank)
+    view = View.first(job.size, workers_per_host)
     return Replica(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -249,8 +250,9 @@ def replica_of(job: ThreadJob, rank: int, workers_per_host: int = 2) -> Replica:
         facts=communicator,
         session="test",
         host=rank // workers_per_host,
-        member=Member(View.first(job.size, workers_per_host), DEADLINE_S),
+        member=Member(view, DEADLINE_S),
         seed=job.seed,
         deadline_s=DEADLINE_S,
         stopwatch=Stopwatch(rank),
+        first_view=view,
     )

@@ -114,13 +114,21 @@ class Move:
         places = _served_at(self._service, self._own)
         for number, origin in origins.items():
             shard = self._held.get(number)
-            if shard is None or not (origin.is_served and origin.weights == self._own):
+            if shard is None or not self._is_newest(shard, origin):
                 shard = self._make(*places[number])
                 shard.memory.load_state_dict(_assembled(number, origin, parts))
             shard.memory.drop_contributions()
             shard.decisions.on_view(self._decision, self._replica.session, origin.holding)
             found[number] = shard
         return found
+
+    def _is_newest(self, shard: ServedShard, origin: Origin) -> bool:
+        """Return whether this worker's own shard is what it goes on from.
+
+        It may not have been reported, if this worker made it later than the others made theirs.
+        """
+        is_first = origin.state is None and origin.holding == shard.decisions.holding
+        return origin.weights == self._own and (origin.is_served or is_first)
 
     def _make(self, piece: int, server: int) -> ServedShard:
         replica, layout = self._replica, self._service.layout

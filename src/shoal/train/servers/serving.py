@@ -16,6 +16,7 @@ from shoal.strategies import (
     Holding,
     Kept,
     handed_on,
+    kept_at_first,
     next_exchanges,
     next_places,
     note_of,
@@ -73,16 +74,15 @@ class Serving:
         self._places: tuple[int, ...] = ()
         self._host: ShardHost | None = None
         self._is_cut = False
-        view, member = replica.view, replica.member
-        if not member.is_newcomer:
-            self._cut_for(definition.servers or len(view))
-            service = self._service_in(view, view.members[: self._layout.num_servers])
+        first, member = replica.first_view, replica.member
+        if first is not None:
+            self._cut_for(definition.servers or len(first))
+            service = self._service_in(first, self._first_places(first))
             shards = first_shards(replica, service, parameters)
             if not member.is_fixed:
-                numbers = self._layout.numbers
-                self._pulled = dict.fromkeys(numbers, Holding())
+                self._pulled = dict(kept_at_first(self._layout.numbers).pulled)
             self._have(service, shards)
-            with suppress(ViewChanging), member.acting_in(view):  # in a next one they are had anew
+            with suppress(ViewChanging), member.acting_in(first):  # in a next one: see `go_on`
                 self.host.start()
         if not member.is_fixed:
             member.keep(self)
@@ -96,6 +96,9 @@ class Serving:
         self._channels = Channels.among(self._reserved, len(pieces))
         self.outbox = Outbox(flats, pieces, self._layout, self._parameters)
         self.inbox = Inbox(flats, pieces)
+
+    def _first_places(self, view: View) -> tuple[int, ...]:
+        return view.members[: self._layout.num_servers]
 
     def _service_in(self, view: View, places: tuple[int, ...]) -> Service:
         return Service(
@@ -160,12 +163,18 @@ class Serving:
         if self._host is not None:
             self._host.end()
             self._host = None
-        kept = read_kept(decision, training)
-        if not any(each.places for each in kept.values()):
+        kept, first = read_kept(decision, training), self._replica.first_view
+        if kept:
+            before = places_before(kept.values())
+        elif first is not None:
+            before = self._first_places(first)
+        else:
             raise WorkerLost("All who had weights of the parameter servers were lost.")
-        places = next_places(places_before(kept.values()), servers_of(decision, training))
+        places = next_places(before, servers_of(decision, training))
         if not self._is_cut:
             self._cut_for(len(places))
+        late = kept_at_first(self._layout.numbers)
+        kept |= {rank: late for rank in decision.reports if rank not in kept}
         service = self._service_in(decision.view, places)
         channel = self._reserved[-1]
         move = Move(self._replica, service, decision, kept, self._held, self._copies, channel)

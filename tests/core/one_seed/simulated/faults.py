@@ -196,10 +196,19 @@ class Faults:
             return False
         if not all(_is_member(each) for each in self._well):
             return False  # a newcomer knows of one at most
+        if self._is_somebody_missing:
+            return False  # that is noticed three timeouts later, and the deadline is only two
         serving.die()
         standing.die()
         self._calm_until_ns = self.job.world.now_ns + round(DEADLINE_S * NS)
         return True
+
+    @property
+    def _is_somebody_missing(self) -> bool:
+        """Whether some member is silent, and the others have yet to go on without it."""
+        views = [each.process.session.view for each in self._well if _is_member(each)]
+        silent = {each.rank for each in self.job.workers if each.is_silent}
+        return any(silent & set(view.members) for view in views)
 
     def _replaceable(self) -> Process | None:
         """Return the control plane that serves, if all follow another one that can be reached."""
