@@ -48,6 +48,7 @@ def examine(
     return caller.returncode, found
 
 
+@pytest.mark.long
 def test_a_clean_network_is_in_order() -> None:
     code, found = examine(Rules(), Rules())
     assert code == 0

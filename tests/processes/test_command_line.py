@@ -347,6 +347,7 @@ def test_a_killed_worker_ends_the_run() -> None:
     assert re.match(f"error: ({seen})", error)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_ends_the_run_and_itself() -> None:
     spec = RunSpec(strategy="ripples", dataset="digits", model="mlp", workers=2, max_steps=10**6)
     with WorkerPool(WORKERS, deadline_s=4) as pool, ThreadPoolExecutor(1) as background:

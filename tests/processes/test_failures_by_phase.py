@@ -179,7 +179,7 @@ def test_a_worker_that_dies_is_named_to_all(
     ("phase", "sync", "transport"),
     [
         pytest.param("wrap", "ds-sync", "gloo", marks=pytest.mark.long),
-        ("wrap", "all-reduce", "shoal"),
+        pytest.param("wrap", "all-reduce", "shoal", marks=pytest.mark.long),
         pytest.param("step", "ripples", "shoal", marks=pytest.mark.long),
         ("finish", "ds-sync", "gloo"),
         pytest.param("average", "all-reduce", "gloo", marks=pytest.mark.long),

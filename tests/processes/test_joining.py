@@ -498,7 +498,7 @@ def _die_as(job: Job, turn: int, rank: int) -> None:
     ("sync", "seed"),
     seldom(
         [(sync, seed) for sync in SYNCS for seed in range(4)],
-        often=[("all-reduce", 1), ("ds-sync, next-forward", 0)],
+        often=[("ds-sync, next-forward", 0)],
     ),
 )
 def test_workers_die_and_come_back_at_random_moments(

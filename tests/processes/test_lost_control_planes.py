@@ -252,7 +252,8 @@ def stand_still(folder: str, sync: str) -> str | tuple[int, ...]:
     return members
 
 
-@pytest.mark.parametrize("sync", seldom(["all-reduce", "ripples"], often=["ripples"]))
+@pytest.mark.long
+@pytest.mark.parametrize("sync", ["all-reduce", "ripples"])
 def test_a_rank_0_that_comes_to_itself_hears_that_it_is_out(
     run_workers: RunWorkers, tmp_path: Path, sync: str
 ) -> None:

@@ -100,6 +100,7 @@ def test_no_thread_outlives_a_sweep_that_is_stopped() -> None:
     assert children() == set()
 
 
+@pytest.mark.long
 def test_a_failure_elsewhere_is_the_same_sentence_here(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "runs.jsonl")
     with pytest.raises(ProtocolError, match=r"^run 13: Thirteen is no number\.$"):

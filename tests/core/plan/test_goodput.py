@@ -86,7 +86,8 @@ MEETING = [("all-reduce", 1), ("local-sgd", 3), ("ps-bsp", 1)]
 """Strategies in which all meet, and the steps from one meeting to the next."""
 
 
-@pytest.mark.parametrize(("name", "interval"), seldom(MEETING, often=MEETING[1:2]))
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "interval"), MEETING)
 def test_what_a_death_costs(name: str, interval: int) -> None:
     strategy = StrategySpec(name, {} if interval == 1 else {"interval": interval})
     pace = pace_of(strategy, interval)
