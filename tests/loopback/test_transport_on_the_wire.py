@@ -48,6 +48,8 @@ class Seen:
     tos: int
     is_important: bool
     offset: int
+    value: float
+    """Its first element, where those are float32."""
 
 
 class Relay:
@@ -74,7 +76,9 @@ class Relay:
             if header["kind"] & 15 == wire.DATA:
                 important = bool(header["flags"] & wire.IMPORTANT)
                 tos = ancillary[0][2][0]
-                self.seen.append(Seen(source[1], tos, important, int(header["offset"])))
+                value = float(np.frombuffer(data, np.float32, 1, wire.HEADER.itemsize)[0])
+                seen = Seen(source[1], tos, important, int(header["offset"]), value)
+                self.seen.append(seen)
             self._socket.sendto(data, self._target)
 
     def close(self) -> None:
@@ -194,6 +198,35 @@ def test_tags_are_in_the_ip_header_and_can_be_turned_off(
             assert ecn == {(True, 1), (False, 0)}
         else:
             assert {bits for _, bits in ecn} == {1}, "nothing is to be dropped first"
+
+
+def test_in_a_mean_of_parameters_those_that_have_changed_are_important() -> None:
+    """What is trained is small here: by their size other packets would be important."""
+    torch = pytest.importorskip("torch")
+    from shoal.carriers import LossOptions, TransportCommunicator
+
+    large, small, quarter = 1.0, 1e-3, 72_000
+    config = TransportConfig(budget_packets=FEW_UNDER_WAY)
+    with engines(config) as (pair, relays):
+        loss = LossOptions(bound=0.01)
+        communicators = [TransportCommunicator(engine, loss=loss) for engine in pair]
+        quarters = [torch.full((quarter,), value) for value in 2 * (large, small)]
+        models = [torch.cat(quarters) for _ in pair]
+        for number in range(3):  # the first mean is kept, the second sets the threshold
+            for relay in relays:
+                relay.seen.clear()
+            for model in models:
+                model[model != large] += small
+            works = [
+                communicator.group_average(model, (0, 1), sequence=number)
+                for communicator, model in zip(communicators, models, strict=True)
+            ]
+            for work in works:
+                work.wait()
+    for relay in relays:
+        unimportant = [each.value for each in relay.seen if not each.is_important]
+        assert set(unimportant) == {large}
+        assert len(unimportant) > len(relay.seen) / 5, "of a half that is pushed, one in two"
 
 
 def test_a_batch_leaves_in_one_call_where_the_kernel_cuts_it() -> None:
