@@ -1,4 +1,7 @@
-"""A newcomer that has a part of the model already, such as a pretrained one, is not sent it."""
+"""A newcomer that has a part of the model already, such as a pretrained one, is not sent it.
+
+Else it is sent that part while the others still train, if it is not trained.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import torch
 from test_joining import DIES_AT, SIZE, VICTIM, Job, Training, check_alike, init
 
 from shoal.carriers import STATE_CHANNEL, TransportCommunicator
-from shoal.train import handing_on
+from shoal.train import sent_ahead, state_memory
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ BASE_NUMBERS = 1 << 19
 def come_back_with_a_base(folder: str, sync: str, is_same: bool) -> dict[str, Any]:
     """Train a model of which most is not trained; rank 2 dies, and comes back with that part."""
     job = Job(folder)
-    received: list[int] = []
+    received = {"ahead": 0, "in the view": 0}
     if job.is_late:
         job.wait_for(f"died {VICTIM}")
         os.environ["RANK"] = str(VICTIM)
@@ -33,7 +36,8 @@ def come_back_with_a_base(folder: str, sync: str, is_same: bool) -> dict[str, An
 
         def counting(self: Any, tensor: Any, *arguments: Any, channel: int, **options: Any) -> Any:
             if channel == STATE_CHANNEL:
-                received.append(tensor.numel() * tensor.element_size())
+                when = "in the view" if self.view.epoch else "ahead"
+                received[when] += tensor.numel() * tensor.element_size()
             return receive(self, tensor, *arguments, channel=channel, **options)
 
         TransportCommunicator.receive = counting  # type: ignore[method-assign, assignment]
@@ -47,7 +51,7 @@ def come_back_with_a_base(folder: str, sync: str, is_same: bool) -> dict[str, An
         if training.optimizer.num_steps == DIES_AT:
             job.die()
     training.step_until(job, "is in")
-    return {**training.finish(), "received": sum(received)}
+    return {**training.finish(), "received": received}
 
 
 @pytest.mark.parametrize(
@@ -74,12 +78,15 @@ def test_a_newcomer_is_not_sent_what_it_has(
     living = [result for result in results if result is not None]
     check_alike(living, sync)
     received = results[SIZE]["received"]
-    assert 0 < received < 10_000 if is_same else received > 4 * BASE_NUMBERS
+    assert received["ahead"] == (0 if is_same else 4 * BASE_NUMBERS)
+    assert 0 < received["in the view"] < 10_000
 
 
-def lose_a_donor_of_the_base(folder: str, sync: str) -> dict[str, Any]:
+def lose_a_donor_of_the_base(folder: str, sync: str, when: str) -> dict[str, Any]:
     """Train; a donor dies when a newcomer with another base has a part of the others'."""
-    handing_on._PIECE_BYTES = BASE_NUMBERS // 2  # type: ignore[misc]
+    state_memory._PIECE_BYTES = BASE_NUMBERS // 2  # type: ignore[misc]
+    if when == "in the view":
+        sent_ahead.give = sent_ahead.take = lambda *_, **__: None  # type: ignore[assignment]
     job = Job(folder)
     if job.is_late:
         job.wait_for("all train")
@@ -107,15 +114,22 @@ def lose_a_donor_of_the_base(folder: str, sync: str) -> dict[str, Any]:
     return training.finish()
 
 
-@pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync"], often=["ds-sync"]))
+@pytest.mark.parametrize(
+    ("sync", "when"),
+    seldom(
+        itertools.product(("all-reduce", "ds-sync"), ("ahead", "in the view")),
+        often=[("all-reduce", "ahead"), ("ds-sync", "in the view")],
+    ),
+)
 def test_a_newcomer_takes_nothing_that_was_half_sent_for_its_own(
-    run_workers: RunWorkers, tmp_path: Path, sync: str
+    run_workers: RunWorkers, tmp_path: Path, sync: str, when: str
 ) -> None:
     results = run_workers(
         lose_a_donor_of_the_base,
         SIZE,
         str(tmp_path),
         sync,
+        when,
         may_die=tuple(range(SIZE)),
         initialize=False,
         num_more=1,

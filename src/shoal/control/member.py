@@ -23,6 +23,7 @@ from shoal.membership import Decision, GoingOn, Position, Preparation, Proposal,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from shoal.comm import Communicator
     from shoal.membership import View
 
 
@@ -128,6 +129,9 @@ class Member:
         """Lets operations begin in the next view; called before the participants go on."""
         self.prepare: Callable[[Preparation], None] = _nothing
         """Begins to prepare a view with newcomers, while training goes on."""
+        self.send_ahead: Callable[[Preparation, Callable[[], Communicator]], None] = _nothing
+        """Gives newcomers what will be the same in that view, over the way that is prepared for it:
+        the second argument returns a communicator of all that prepare it. Called in a thread."""
         self._deadline_s = deadline_s
         self._going_on = going_on or GoingOn()
         self._short_since: float | None = None
@@ -224,6 +228,10 @@ class Member:
                 return self.view
             message = f"Rank {rank} was not taken into the job within {self._deadline_s:g} s."
             raise DeadlineExceeded(message)
+
+    def is_preparing(self, preparation: Preparation) -> bool:
+        """Return whether `preparation` is the latest one: else it has come to nothing."""
+        return self._preparation == preparation.number
 
     def prepare_for(self, preparation: Preparation) -> None:
         """Begin to prepare a view with newcomers."""
@@ -378,5 +386,5 @@ def _too_early(proposal: Proposal) -> WorkerLost:
     return WorkerLost(message, lost.rank)
 
 
-def _nothing(_change: object) -> None:
+def _nothing(*_: object) -> None:
     pass

@@ -26,6 +26,9 @@ class Preparation(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     """The present members and the newcomers, ascending."""
 
+    newcomers: tuple[int, ...]
+    """Those of them that are not members yet, ascending."""
+
 
 class Arrivals:
     """The newcomers of one job. `patience_ns` is how long a preparation may take, nanoseconds.
@@ -59,7 +62,8 @@ class Arrivals:
         self._number += 1
         self._since_ns = now_ns
         ranks = tuple(sorted({*members, *self._hosts}))
-        self._preparation, self._missing = Preparation(self._number, ranks), set(ranks)
+        newcomers = tuple(sorted(self._hosts))
+        self._preparation, self._missing = Preparation(self._number, ranks, newcomers), set(ranks)
         return self._preparation
 
     def prepared(self, rank: int, number: int) -> dict[int, int]:

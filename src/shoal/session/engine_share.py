@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from shoal.carriers import TransportCommunicator
 from shoal.errors import ShoalError
+from shoal.membership import View
 from shoal.session.transport_alone import open_engine
 from shoal.wire import TransportGroup, from_environment, stream_of
 
 if TYPE_CHECKING:
     from shoal.carriers import LossOptions
-    from shoal.membership import View
+    from shoal.membership import Preparation
     from shoal.session.card_exchange import Exchange
     from shoal.transport import Endpoint
     from shoal.wire import Settings, Transfer, TransportStats, UdpEngine
@@ -239,6 +240,13 @@ def communicator_over(
         stream=share.new_stream("communicator"),
         view=view,
     )
+
+
+def communicator_ahead(engine: UdpEngine, preparation: Preparation) -> TransportCommunicator:
+    """Return a communicator over the engine of a `preparation`, before the view that it is for."""
+    ranks = preparation.ranks
+    view = View(0, ranks, (0,) * len(ranks))  # messages between two ask for nobody's host
+    return TransportCommunicator(engine, stream=stream_of("ahead"), view=view)
 
 
 def _is_open(key: tuple[int, tuple[int, ...]], shared: _Shared) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import DeadlineExceeded, ShoalError
@@ -51,15 +52,28 @@ class Ways:
         try:
             self._await_ready()
             engine = self._open(preparation)
+            self._send_ahead(engine, preparation)
         except ShoalError as error:
             _log.warning("the way to ranks %s is not open: %s", preparation.ranks, error)
             self._control.prepared(preparation.number, error)
             return
         with self._lock:
+            if not self._member.is_preparing(preparation):
+                close_aside(engine)
+                return
             self._prepared[preparation.number] = engine
         if self._is_closed:
             self.close()
         self._control.prepared(preparation.number)
+
+    def _send_ahead(self, engine: UdpEngine, preparation: Preparation) -> None:
+        """Let newcomers have what they can before the view changes; the rest comes then."""
+        from shoal.session.engine_share import communicator_ahead
+
+        try:
+            self._member.send_ahead(preparation, partial(communicator_ahead, engine, preparation))
+        except ShoalError as error:
+            _log.info("not all that could be was sent ahead: %s", error)
 
     def _await_ready(self) -> None:
         """Return once this worker can go on in another view."""

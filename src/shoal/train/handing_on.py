@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,6 +33,7 @@ from shoal.errors import DeadlineExceeded, MismatchError, ShoalError, ViewChangi
 from shoal.train.flat_parameters import bytes_of
 from shoal.train.state_memory import (
     copied,
+    dealt,
     is_large,
     memory_for,
     put_together,
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from shoal.train.replica import Replica
 
 _POLL_S: Final = 0.002
-_PIECE_BYTES: Final = 4 << 20
-"""The most bytes that one donor gives before it is another donor's turn."""
 _BLOCK_BYTES: Final = 1 << 20
 """The bytes that one checksum covers."""
 _NOT_UNDERSTOOD: Final = "What a worker says of its state is not understood"
@@ -189,9 +187,8 @@ def _dealt(
     places = list(zip(large, memory[first:], strict=True))
     for each in (*memory[:first], *(place for number, place in places if number >= end)):
         yield givers[0], each
-    dealt = [place for number, place in places if number < end and number not in has]
-    pieces = (piece for each in dealt for piece in each.split(_PIECE_BYTES))
-    yield from zip(cycle(givers), pieces, strict=False)
+    shared = [place for number, place in places if number < end and number not in has]
+    yield from dealt(shared, givers)
 
 
 def _receive(
@@ -327,8 +324,13 @@ def held(tensors: Iterator[Tensor]) -> list[Tensor]:
 
 def frozen_digests(replica: Replica) -> dict[int, bytes]:
     """Return the digest of each large parameter that is not trained, by its number."""
+    return {number: digest_of(each) for number, each in frozen_parameters(replica).items()}
+
+
+def frozen_parameters(replica: Replica) -> dict[int, Tensor]:
+    """Return the large parameters that are not trained, by their numbers."""
     return {
-        number: _digest(each)
+        number: each
         for number, each in enumerate(held(replica.model.parameters()))
         if not each.requires_grad and is_large(each)
     }
@@ -338,13 +340,13 @@ def _digests_of(
     tensors: Sequence[Tensor], num_buffers: int, known: Mapping[int, bytes]
 ) -> _Digests:
     """Return the digests of a state; `known` are those of some of its tensors, by number."""
-    found = [known.get(n) or _digest(each) for n, each in enumerate(tensors)]
+    found = [known.get(n) or digest_of(each) for n, each in enumerate(tensors)]
     num_trained = len(tensors) - num_buffers
     parts = (found[:num_trained], found[num_trained:])
     return _Digests(*(blake2b(b"".join(part), digest_size=16).digest() for part in parts))
 
 
-def _digest(tensor: Tensor) -> bytes:
+def digest_of(tensor: Tensor) -> bytes:
     """Return a digest that tells these bytes from damaged ones: a checksum of each block, hashed.
 
     It keeps no forger out, but is several times as fast as a digest that would.

@@ -33,6 +33,7 @@ from shoal.strategies import (
     make_strategy,
     refuse_options,
 )
+from shoal.train import sent_ahead
 from shoal.train.agreement import Agreement, Beginner
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.alike_check import AlikeCheck
@@ -170,7 +171,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             _agree(session, name, strategy, given, fingerprint_model(model, optimizer), samples)
             loaded = agree_on_loaded(session, name, strategy)
             self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
-            came_later = session.member.is_newcomer
             self.flat, first_view = _begin(session, name, model, self._communicator)
             self.replica = Replica(
                 model=model,
@@ -195,7 +195,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
             self._synchronizer = make_executor(strategy, self.replica)
             self.stopwatch.step = self._num_steps = _enter(
-                session, self.replica, self._synchronizer, loaded, came_later=came_later
+                session, self.replica, self._synchronizer, loaded
             )
             if samples is not None:
                 samples.start()
@@ -511,25 +511,19 @@ def _samples(session: Session, training: str, strategy: AbstractDefinition) -> S
     return sampler.begin(session, training, strategy)
 
 
-def _enter(
-    session: Session,
-    replica: Replica,
-    executor: AbstractExecutor,
-    loaded: int,
-    *,
-    came_later: bool,
-) -> int:
+def _enter(session: Session, replica: Replica, executor: AbstractExecutor, loaded: int) -> int:
     """Let a training begin, after `loaded` steps; a newcomer goes on where the others are.
 
-    A newcomer that `came_later` first becomes a member. Return the number of steps made so far.
+    A newcomer first becomes a member. Return the number of steps made so far.
     """
     member = session.member
     member.enter(replica.session, executor)
     if member.is_newcomer:
         frozen = frozen_digests(replica)  # before the others wait for this worker
-        if came_later:
-            session.become_member(replica.session)
+        member.send_ahead = partial(sent_ahead.take, replica, frozen, is_exact=executor.is_exact)
+        session.become_member(replica.session)
         replica.stopwatch.step = loaded = take_over(replica, executor, frozen)
+    member.send_ahead = partial(sent_ahead.give, replica, is_exact=executor.is_exact)
     executor.begin()
     return loaded
 

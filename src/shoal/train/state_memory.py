@@ -6,7 +6,8 @@ transport sends piece by piece. Knows no transport.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES: Final = 1 << 20
 """The size from which a tensor is sent by itself."""
+_PIECE_BYTES: Final = 4 << 20
+"""The most bytes that one worker gives before it is another one's turn."""
 _ALIGNED: Final = 16
 """Small tensors begin at multiples of so many bytes, as every type needs."""
 
@@ -86,6 +89,12 @@ def memory_for(
         start += step
         found.append(place.view(tensor.dtype).view(tensor.shape))
     return memory, found
+
+
+def dealt(memory: Iterable[Tensor], givers: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the pieces of all `memory`, in bytes, each with the rank that gives it."""
+    pieces = (piece for each in memory for piece in each.split(_PIECE_BYTES))
+    yield from zip(cycle(givers), pieces, strict=False)
 
 
 def mapped(value: Any, act: Callable[[Tensor], Tensor]) -> Any:

@@ -19,7 +19,7 @@ def with_one(patience_ns: int = 10 * SECOND) -> Arrivals:
     arrivals = Arrivals(patience_ns)
     assert arrivals.begin((0, 1), 0) is None, "nobody waits"
     arrivals.come(5, host=3)
-    assert arrivals.begin((0, 1), 0) == Preparation(1, (0, 1, 5))
+    assert arrivals.begin((0, 1), 0) == Preparation(1, (0, 1, 5), (5,))
     return arrivals
 
 
@@ -30,14 +30,14 @@ def test_a_newcomer_is_in_when_all_have_prepared() -> None:
     assert arrivals.prepared(5, 1) == {}
     arrivals.come(6, host=0)
     assert arrivals.prepared(1, 1) == {5: 3}
-    assert arrivals.begin((0, 1, 5), 0) == Preparation(2, (0, 1, 5, 6))
+    assert arrivals.begin((0, 1, 5), 0) == Preparation(2, (0, 1, 5, 6), (6,))
 
 
 def test_several_newcomers_come_in_together() -> None:
     arrivals = Arrivals(SECOND)
     for rank in (4, 7):
         arrivals.come(rank, host=rank)
-    assert arrivals.begin((0,), 0) == Preparation(1, (0, 4, 7))
+    assert arrivals.begin((0,), 0) == Preparation(1, (0, 4, 7), (4, 7))
     for rank in (7, 0):
         assert arrivals.prepared(rank, 1) == {}
     assert arrivals.prepared(4, 1) == {4: 4, 7: 7}
@@ -46,7 +46,7 @@ def test_several_newcomers_come_in_together() -> None:
 def test_a_member_that_is_lost_lets_the_others_prepare_again() -> None:
     arrivals = with_one()
     arrivals.gone(1)
-    assert arrivals.begin((0,), 0) == Preparation(2, (0, 5))
+    assert arrivals.begin((0,), 0) == Preparation(2, (0, 5), (5,))
     assert arrivals.prepared(0, 1) == {}, "that was of the first one"
     assert arrivals.prepared(5, 2) == {}
     assert arrivals.prepared(0, 2) == {5: 3}

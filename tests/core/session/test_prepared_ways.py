@@ -37,6 +37,7 @@ class Prepared:
         self.has_heard = threading.Condition()
         control: Any = SimpleNamespace(rank=0, prepared=self._hear)
         self.ways = Ways(control, self.member, DEADLINE_S if is_ready else 0.02)
+        self.member.prepare = self.ways.prepare
         monkeypatch.setattr(Ways, "_open", lambda _, preparation: self._open(preparation.number))
 
     def _open(self, number: int) -> Engine:
@@ -51,7 +52,7 @@ class Prepared:
 
     def prepare(self, number: int) -> ShoalError | None:
         """Prepare, and return what is said of that."""
-        self.ways.prepare(Preparation(number, (0, 1, 5)))
+        self.member.prepare_for(Preparation(number, (0, 1, 5), (5,)))
         with self.has_heard:
             assert self.has_heard.wait_for(lambda: number in self.heard, DEADLINE_S)
         return self.heard[number]
@@ -84,6 +85,28 @@ def test_what_is_about_to_be_moved_to_stays(monkeypatch: pytest.MonkeyPatch) -> 
     prepared.prepare(2)
     assert prepared.ways.take(1) is prepared.engines[1]
     assert not prepared.engines[1].closed.is_set()
+
+
+def test_what_comes_to_nothing_while_it_is_sent_ahead_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared, has_begun, may_end = Prepared(monkeypatch), threading.Event(), threading.Event()
+
+    def send_ahead(preparation: Preparation, _: object) -> None:
+        if preparation.number == 1:
+            has_begun.set()
+            may_end.wait(DEADLINE_S)
+        else:
+            raise ResourceError("Rank 5 has ended.")
+
+    prepared.member.send_ahead = send_ahead
+    prepared.member.prepare_for(Preparation(1, (0, 1, 5), (5,)))
+    assert has_begun.wait(DEADLINE_S)
+    assert prepared.prepare(2) is None, "it comes with the rest, then"
+    may_end.set()
+    assert prepared.engines[1].closed.wait(DEADLINE_S)
+    assert 1 not in prepared.heard
+    assert not prepared.engines[2].closed.is_set()
 
 
 def test_why_one_cannot_be_opened_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

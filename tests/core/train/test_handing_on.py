@@ -26,7 +26,7 @@ LARGE, PIECE = 64, 32
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_memory, "_LARGE_BYTES", LARGE)
-    monkeypatch.setattr(handing_on, "_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(state_memory, "_PIECE_BYTES", PIECE)
 
 
 def tensors_of(random: Random) -> tuple[list[Tensor], int]:

@@ -165,7 +165,7 @@ def simulated() -> Iterator[None]:
         "shoal.session.leaving.current_session": lambda: world().process.session,
         "shoal.session.leaving.shutdown": lambda: world().process.session.close(),  # noqa: PLW0108
         "shoal.train.state_memory._LARGE_BYTES": 8,  # so that donors share what a small model has
-        "shoal.train.handing_on._PIECE_BYTES": 8,
+        "shoal.train.state_memory._PIECE_BYTES": 8,
         "shoal.strategies.shard_places.UPDATES_PER_COPY": 3,
         "shoal.train.optimizer.current_session": lambda: world().process.session,
     }
