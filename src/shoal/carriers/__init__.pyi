@@ -2,6 +2,8 @@ from shoal.carriers.any_source import AnySource as AnySource
 from shoal.carriers.any_source import Wanted as Wanted
 from shoal.carriers.channels import STATE_CHANNEL as STATE_CHANNEL
 from shoal.carriers.channels import reserve_channels as reserve_channels
+from shoal.carriers.checksum import digest_of as digest_of
+from shoal.carriers.checksum import load_checksums as load_checksums
 from shoal.carriers.helper_thread import HelperThread as HelperThread
 from shoal.carriers.host_copy import HOST as HOST
 from shoal.carriers.host_copy import HostCopy as HostCopy

@@ -59,7 +59,7 @@ def _load_transport() -> None:
 
     load_numpy_transport()
     try:
-        from shoal.carriers import load_means
+        from shoal.carriers import load_checksums, load_means
         from shoal.session import load_transport
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
@@ -67,6 +67,7 @@ def _load_transport() -> None:
     else:
         load_transport()
         load_means()
+        load_checksums()
 
 
 def _load_switch() -> None:

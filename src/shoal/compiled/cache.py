@@ -26,7 +26,7 @@ from shoal.compiled.trust import check_trusted
 
 ROOMS: Final = (
     *("compiled", "transport", "switching", "lab/network"),
-    *("wire/pump.py", "carriers/mean.py"),
+    *("wire/pump.py", "carriers/checksum.py", "carriers/mean.py"),
 )
 """Folders and files of the package whose functions are compiled and call each other: all that are
 not above. Code of a function elsewhere would be used after its source has changed."""

@@ -27,7 +27,7 @@ class Preparation(msgspec.Struct, frozen=True):
     """The present members and the newcomers, ascending."""
 
     newcomers: tuple[int, ...]
-    """Those of them that are not members yet, ascending."""
+    """The newcomers among them, who are not members yet, ascending."""
 
 
 class Arrivals:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from shoal.carriers import STATE_CHANNEL
+from shoal.carriers import STATE_CHANNEL, digest_of
 from shoal.decoding import decode_msgpack
 from shoal.errors import DeadlineExceeded, ViewChanging
 from shoal.train.flat_parameters import bytes_of
-from shoal.train.handing_on import digest_of, frozen_digests, frozen_parameters
+from shoal.train.handing_on import frozen_digests, frozen_parameters
 from shoal.train.state_memory import dealt
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def take(
         work.wait()
     for number, taken in zip(lacks, memory, strict=True):
         own[number].copy_(taken.view(own[number].dtype).view(own[number].shape))
-        frozen[number] = digest_of(own[number])
+        frozen[number] = digest_of(taken)
 
 
 def _givers(preparation: Preparation, *, share: bool) -> tuple[int, ...]:
