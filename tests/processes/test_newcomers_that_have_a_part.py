@@ -94,8 +94,7 @@ def lose_a_donor_of_the_base(folder: str, sync: str, when: str) -> dict[str, Any
         send, sent = TransportCommunicator.send, itertools.count(1)
 
         def dying(self: Any, *arguments: Any, channel: int, **options: Any) -> Any:
-            if channel == STATE_CHANNEL and next(sent) == 3 and not job.has("a donor died"):
-                job.note("a donor died")
+            if channel == STATE_CHANNEL and next(sent) == 3 and job.claim("a donor dies"):
                 time.sleep(0.2)  # what it has sent arrives
                 job.die()
             return send(self, *arguments, channel=channel, **options)

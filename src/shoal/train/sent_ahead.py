@@ -32,6 +32,8 @@ Connect: TypeAlias = Callable[[], "Communicator"]
 
 _POLL_S: Final = 0.01
 _HAS, _LACKS = "ahead/has", "ahead/lacks"
+_NOT_KNOWN: Final = b""
+"""The digest of a parameter of which only a part may have come."""
 _NOT_UNDERSTOOD: Final = "What a worker says of its parameters is not understood"
 
 
@@ -43,13 +45,13 @@ def give(replica: Replica, preparation: Preparation, connect: Connect, *, is_exa
     `DeadlineExceeded`.
     """
     givers, rank = _givers(preparation, share=is_exact), replica.communicator.rank
-    if rank not in givers or not frozen_parameters(replica):
+    if rank not in givers:
         return
     if rank == givers[0]:
         digests = frozen_digests(replica)
         for taker in preparation.newcomers:
             has = _await(replica, preparation, _HAS, taker, dict[int, bytes])
-            lacks = [number for number, each in digests.items() if has.get(number) != each]
+            lacks = [n for n, each in digests.items() if n in has and has[n] != each]
             _say(replica, preparation, f"{_LACKS}/{taker}", lacks)
     pieces = [
         (taker, piece)
@@ -77,10 +79,9 @@ def take(
     `frozen` are the digests of its own, and then of what has come. Raises as `give` does.
     """
     own = frozen_parameters(replica)
-    if not own:
-        return
     givers, rank = _givers(preparation, share=is_exact), replica.communicator.rank
-    _say(replica, preparation, _HAS, frozen)
+    has = {number: frozen.get(number, _NOT_KNOWN) for number in own}
+    _say(replica, preparation, _HAS, has)
     lacks = _lacks(replica, preparation, rank, givers)
     if not lacks:
         return
