@@ -7,6 +7,7 @@ and a line on what is promised in `judge`.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 from random import Random
 from typing import Final
 
@@ -192,6 +193,7 @@ def all_cases(number: int = 0) -> list[Case]:
     ]
 
 
+@cache
 def _drops_rounds(sync: str) -> bool:
     return make_strategy(sync.partition(",")[0]).drops_rounds
 
