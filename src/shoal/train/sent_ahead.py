@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import msgspec
 
 from shoal.carriers import STATE_CHANNEL, digest_of
+from shoal.comm import Layers
 from shoal.decoding import decode_msgpack
 from shoal.errors import DeadlineExceeded, ViewChanging
 from shoal.train.flat_parameters import bytes_of
@@ -32,6 +33,8 @@ Connect: TypeAlias = Callable[[], "Communicator"]
 
 _POLL_S: Final = 0.01
 _HAS, _LACKS = "ahead/has", "ahead/lacks"
+_LEAST_URGENT: Final = Layers((0,), (7,), 8)
+"""The layers of what is sent ahead: switches let the exchanges of the training go first."""
 _NOT_KNOWN: Final = b""
 """The digest of a parameter of which only a part may have come."""
 _NOT_UNDERSTOOD: Final = "What a worker says of its parameters is not understood"
@@ -62,7 +65,10 @@ def give(replica: Replica, preparation: Preparation, connect: Connect, *, is_exa
     if not pieces:
         return
     send = connect().send
-    for work in [send(piece, taker, channel=STATE_CHANNEL) for taker, piece in pieces]:
+    works = [
+        send(piece, taker, channel=STATE_CHANNEL, layers=_LEAST_URGENT) for taker, piece in pieces
+    ]
+    for work in works:
         work.wait()
 
 
