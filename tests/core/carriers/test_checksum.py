@@ -60,4 +60,3 @@ def test_a_bit_that_flips_and_bytes_that_change_places_change_it(seed: int) -> N
         moved = memory.clone()
         moved[one * unit :][:unit], moved[other * unit :][:unit] = second, first
         assert (digest_of(moved) == before) == torch.equal(first, second)
-
