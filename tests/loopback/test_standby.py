@@ -9,13 +9,16 @@ from control_handlers import handler_of
 from shoal.control.appointment import Appointment
 from shoal.control.handler import ControlHandler
 from shoal.control.messages import (
+    Assigned,
     Decided,
     Done,
     DumpRequest,
     Follow,
     Goodbye,
+    GroupRequest,
     Heard,
     Heartbeat,
+    Join,
     Lost,
     Moved,
     Prepare,
@@ -34,6 +37,7 @@ from shoal.control.messages import (
 )
 from shoal.control.standby import Standby
 from shoal.control.terms import Terms
+from shoal.groups import GeneratorConfig
 from shoal.membership import Position, Report, View
 from shoal.watch import Snapshot
 from told import told
@@ -44,6 +48,10 @@ TERMS = Terms(3, TIMEOUT_NS, 1)
 
 def watch(rank: int) -> bytes:
     return b"watch%d" % rank
+
+
+def ask(rank: int) -> bytes:
+    return b"ask%d" % rank
 
 
 def followed(*ranks: int) -> Standby:
@@ -81,6 +89,28 @@ def test_it_takes_over_when_most_have_come() -> None:
         told = handler.handle(watch(rank), Reported(rank, proposal.number, Report()), 0)
     assert {it.decision.view.epoch for _, it in told if isinstance(it, Decided)} == {2}
     assert handler.handle(watch(1), Heartbeat(1), 0) == [(watch(1), Heard())]
+
+
+def test_nobody_meets_in_its_groups_before_all_have_agreed() -> None:
+    """They have the numbers that the lost one's groups had, in the view that is still there."""
+    standby = followed(0, 1, 2)
+    move(standby, 0)
+    (proposal,) = {it.proposal for _, it in move(standby, 2) if isinstance(it, Proposed)}
+    handler = standby.next()
+    config = GeneratorConfig.random_mode(3)
+    for rank in range(3):
+        handler.handle(ask(rank), Join("run", rank, 0, config, 0), 0)
+
+    def group() -> Assigned:
+        for rank in range(3):
+            answers = handler.handle(ask(rank), GroupRequest("run", rank, 0), 0)
+        return next(it for _, it in answers if isinstance(it, Assigned))
+
+    assert group().epoch == 1, "the view is the first, and the next one the third"
+    for rank in range(3):
+        told = handler.handle(watch(rank), Reported(rank, proposal.number, Report()), 0)
+    assert {it.decision.view.epoch for _, it in told if isinstance(it, Decided)} == {2}
+    assert group().epoch == 2
 
 
 def test_it_goes_on_without_those_that_have_ended_or_are_silent() -> None:

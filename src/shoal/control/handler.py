@@ -285,7 +285,7 @@ class ControlHandler(MessageHandler):
                 sentence = f"{MAX_SESSIONS} sessions are open: leave one before joining another."
                 raise Refusal(RefusalKind.TOO_MANY, sentence)
             run = self._runs[message.session] = GroupRun(message)
-            run.epoch = self._membership.view.epoch
+            run.epoch = self._membership.epoch_of_groups
         run.join(identity, message)
         return [(identity, Done())]
 

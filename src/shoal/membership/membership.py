@@ -251,6 +251,15 @@ class Membership:
         """The members of the view that are lost, and may go on without the members left here."""
         self._reports: dict[int, Report | None] = {}
 
+    @property
+    def epoch_of_groups(self) -> int:
+        """The epoch of groups that are formed now: the view's.
+
+        After a succession, until the members have agreed on a view, it is the number that is left
+        out, so that nobody meets: groups that the lost keeper formed have the same numbers.
+        """
+        return self._next_epoch - 1
+
     def succeed(self, before: Position, keeper: int, now_ns: int) -> list[Event]:
         """Go on from the position `before`; `keeper` keeps the membership from now on.
 
