@@ -92,6 +92,19 @@ def test_a_group_is_answered_to_all_members_at_once() -> None:
     assert replies[0].session == "run"
 
 
+def test_nobody_waits_for_one_who_died_while_it_was_joining() -> None:
+    handler = started(2, min_members=1)
+    assert handler.handle(ask(0), Join("run", 0, 0, CONFIG, 1), 0) == [(ask(0), Done())]
+    (_, proposed), *_ = handler.disconnected(watch(1), 0)
+    assert isinstance(proposed, Proposed)
+    handler.handle(watch(0), Reported(0, proposed.proposal.number, Report()), 0)
+    ((_, lost),) = handler.handle(ask(1), Join("run", 1, 0, CONFIG, 1), 0)
+    assert isinstance(lost, Lost)
+    ((_, alone),) = handler.handle(ask(0), GroupRequest("run", 0, 0), 1)
+    assert isinstance(alone, Assigned)
+    assert alone.members == (0,)
+
+
 def test_members_that_owe_another_group_are_told() -> None:
     handler = handler_of(2, TIMEOUT_NS)
     config = GeneratorConfig.random_mode(2)

@@ -279,6 +279,9 @@ class ControlHandler(MessageHandler):
         return [other for run in self._runs.values() for other in run.awaited(rank)]
 
     def _on_join(self, identity: bytes, message: Join) -> list[Answer]:
+        if self._liveness.is_lost(message.rank):  # perhaps it sent this before it died
+            reason = f"Rank {message.rank} is lost: the others go on without it."
+            return [(identity, Lost(message.rank, reason))]
         run = self._runs.get(message.session)
         if run is None:
             if len(self._runs) >= MAX_SESSIONS:

@@ -171,6 +171,11 @@ class Member:
         """The number of the preparation whose engine this worker uses, or is about to use."""
         return (self._decision or self.decision).way
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it takes part in a training, or has: before that no newcomer can."""
+        return bool(self._participants)
+
     def check(self) -> None:
         """Raise the loss without which the others cannot go on, if there was one."""
         if self._failure is not None:

@@ -78,7 +78,7 @@ class Ways:
     def _await_ready(self) -> None:
         """Return once this worker can go on in another view."""
         end = time.monotonic() + self._deadline_s
-        while not self._member.is_ready:
+        while not (self._member.is_ready and self._member.has_begun):
             if time.monotonic() > end:
                 message = (
                     f"Rank {self._control.rank} has not begun to train within"

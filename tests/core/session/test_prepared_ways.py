@@ -32,6 +32,9 @@ class Prepared:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_ready: bool = True) -> None:
         self.member = Member(VIEW, DEADLINE_S, GoingOn())
         self.member.is_ready = is_ready
+        training: Any = SimpleNamespace(is_ending=False, has_ended=False, report=lambda: 0)
+        training.install = lambda *_: None
+        self.member.enter("run-1", training)
         self.engines: dict[int, Engine] = {}
         self.heard: dict[int, ShoalError | None] = {}
         self.has_heard = threading.Condition()
