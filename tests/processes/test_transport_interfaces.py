@@ -50,6 +50,7 @@ with shoal.connect(deadline_s=20) as comm:
         "sent": stats.loop.sent_bytes_by_address,
         "received": stats.loop.received_bytes_by_address,
         "again": stats.total.sent_again_packets,
+        "avoided": stats.total.avoided_paths,
     }))
 """
 
@@ -68,7 +69,11 @@ def results(binds: list[str], **more: str) -> list[dict[str, Any]]:
 
 
 def check(found: list[dict[str, Any]], binds: list[str]) -> None:
-    """Assert that sums are right and that every address has sent and received its share."""
+    """Assert that sums are right and that every address has sent and received its share.
+
+    On a busy machine a socket may overflow: a rank leaves that path alone then, and shares differ.
+    """
+    least_share = 0.0 if any(result["avoided"] for result in found) else 0.5
     for result, bind in zip(found, binds, strict=True):
         assert result["right"]
         assert 0.9 * len(binds) - 0.2 <= result["least"] <= len(binds)
@@ -76,7 +81,7 @@ def check(found: list[dict[str, Any]], binds: list[str]) -> None:
         for bytes_by_address in (result["sent"], result["received"]):
             assert list(bytes_by_address) == bind.split(",")
             equal_share = sum(bytes_by_address.values()) / len(bytes_by_address)
-            assert min(bytes_by_address.values()) > equal_share / 2
+            assert min(bytes_by_address.values()) > equal_share * least_share
 
 
 @pytest.mark.parametrize(
