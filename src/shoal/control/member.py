@@ -324,8 +324,8 @@ class Member:
     def settled_view(self) -> View:
         """Return the view, which is not about to change; waits for the next one if it is.
 
-        Waits for others to join, too, if there are too few. Raises `WorkerLost` if there is no next
-        view, and `DeadlineExceeded`.
+        Waits for others to join, too, if there are too few to train; they can once a training has
+        begun. Raises `WorkerLost` if there is no next view, and `DeadlineExceeded`.
         """
         with self.changed:
             while True:
@@ -333,7 +333,7 @@ class Member:
                 self.check()
                 if self.is_fenced:
                     break
-                if self._short_since is None:
+                if self._short_since is None or not self.has_begun:
                     return self.view
                 self._await_more(self._short_since)
             assert self._proposal is not None

@@ -117,8 +117,20 @@ def patient_member(patience_s: float) -> Member:
     return member
 
 
+def test_too_few_members_begin_a_training_and_wait_for_others_then() -> None:
+    member = patient_member(0.05)
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    assert member.begin(epoch=NEW.epoch), "no newcomer can come before a training has begun"
+    member.end()
+    member.enter("run", Training([]))
+    with pytest.raises(WorkerLost, match="Fewer than 3 workers"):
+        member.begin(epoch=NEW.epoch)
+
+
 def test_too_few_members_wait_for_others() -> None:
     member = patient_member(20.0)
+    member.enter("run", Training([]))
     member.propose(PROPOSAL)
     member.decide(DECISION)
     assert member.view == NEW
@@ -145,6 +157,7 @@ def test_too_few_members_wait_for_others() -> None:
 )
 def test_who_has_finished_or_is_about_to_is_not_missed(decision: Decision) -> None:
     member = patient_member(20.0)
+    member.enter("run", Training([]))
     member.propose(PROPOSAL)
     member.decide(decision)
     assert member.begin(epoch=NEW.epoch)
@@ -152,6 +165,7 @@ def test_who_has_finished_or_is_about_to_is_not_missed(decision: Decision) -> No
 
 def test_patience_ends() -> None:
     member = patient_member(0.05)
+    member.enter("run", Training([]))
     member.propose(PROPOSAL)
     member.decide(DECISION)
     with pytest.raises(WorkerLost, match=r"Fewer than 3 workers .* within 0.05 s") as caught:
