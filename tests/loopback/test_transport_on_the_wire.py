@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -198,6 +199,42 @@ def test_tags_are_in_the_ip_header_and_can_be_turned_off(
             assert ecn == {(True, 1), (False, 0)}
         else:
             assert {bits for _, bits in ecn} == {1}, "nothing is to be dropped first"
+
+
+def test_what_is_sent_ahead_to_a_newcomer_is_in_the_least_urgent_class() -> None:
+    torch = pytest.importorskip("torch")
+    from shoal.carriers import TransportCommunicator
+    from shoal.membership import Preparation
+    from shoal.train import sent_ahead
+
+    preparation = Preparation(number=1, ranks=(0, 1), newcomers=(1,))
+    told: dict[str, bytes] = {}
+    facts = SimpleNamespace(set=told.__setitem__, read=lambda names: [*map(told.get, names)])
+    config = TransportConfig(budget_packets=FEW_UNDER_WAY)
+    with engines(config) as (pair, relays), ThreadPoolExecutor(2) as threads:
+        communicators = [TransportCommunicator(engine) for engine in pair]
+        models = [torch.nn.Linear(1024, 1024, bias=False).requires_grad_(False) for _ in pair]
+        replicas: list[Any] = [
+            SimpleNamespace(
+                model=model,
+                communicator=communicator,
+                session="run-1",
+                facts=facts,
+                member=SimpleNamespace(is_preparing=lambda _: True),
+                deadline_s=20.0,
+            )
+            for model, communicator in zip(models, communicators, strict=True)
+        ]
+        donor, newcomer = replicas
+        given = threads.submit(
+            sent_ahead.give, donor, preparation, lambda: communicators[0], is_exact=True
+        )
+        sent_ahead.take(newcomer, {}, preparation, lambda: communicators[1], is_exact=True)
+        given.result()
+        assert torch.equal(models[0].weight, models[1].weight)
+    (seen,) = [relay.seen for relay in relays if relay.seen]
+    assert len(seen) > models[0].weight.nbytes // 9000
+    assert {each.tos >> 5 for each in seen} == {0}, "7 is the most urgent class"
 
 
 def test_in_a_mean_of_parameters_those_that_have_changed_are_important() -> None:
