@@ -17,12 +17,13 @@ _IS_ALL = os.environ.get("SHOAL_TEST_ALL") == "1"
 _SHARE = 12
 
 
-def examples(count: int, share: int = _SHARE) -> int:
+def examples(count: int, share: int = _SHARE, least: int = 10) -> int:
     """Return how many of `count` examples of a property are tried: one of `share` in `make test`.
 
-    At least ten are. A larger share than usual is for examples of which each takes long.
+    At least `least` are. A larger share and a smaller least than usual are for examples of which
+    each takes long.
     """
-    return count if _IS_ALL else max(10, count // share)
+    return count if _IS_ALL else max(least, count // share)
 
 
 def seldom(values: Iterable[Any], *, often: Collection[Any]) -> list[Any]:

@@ -13,9 +13,12 @@ COMPILED = {"compiled", "inlined", "entry"}
 
 
 def names_of_decorators(file: Path) -> set[str]:
+    text = file.read_text()
+    if not any(f"@{name}" in text for name in COMPILED):
+        return set()  # most files: parsing them all takes seconds
     return {
         decorator.id
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
         if isinstance(decorator, ast.Name)

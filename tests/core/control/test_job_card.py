@@ -129,7 +129,7 @@ def test_a_worker_that_is_lost_meanwhile_is_not_waited_for(
     with ThreadPoolExecutor(1) as pool:
         agreed = pool.submit(agree_all, connect, dict.fromkeys(living, CARD), members=members)
         with pytest.raises(TimeoutError):
-            agreed.result(0.7)
+            agreed.result(0.2)
         is_known.set()
         assert agreed.result(10) == dict.fromkeys(living, ())
     differing = same_sentence(

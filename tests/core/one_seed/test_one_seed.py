@@ -39,7 +39,7 @@ def worlds() -> Iterator[None]:
 @pytest.mark.parametrize("kinds", seldom([OFTEN, *([each] for each in RARE)], often=[OFTEN]))
 def test_promises_hold_whatever_happens(kinds: list[str], tmp_path: Path) -> None:
     """In a process of its own: threads that other tests leave would take part in a history."""
-    count, found = examples(MANY), tmp_path / "fired.json"
+    count, found = examples(MANY, least=5), tmp_path / "fired.json"
     command = [sys.executable, "-m", "simulated", "--count", str(count), "--json", str(found)]
     here = [str(Path(__file__).parent), *sys.path]
     done = subprocess.run(

@@ -26,7 +26,7 @@ from shoal.sim.training.simulation import simulate
 from shoal.strategies import next_places
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
-from thoroughness import seldom
+from thoroughness import examples, seldom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ COMPUTE_S = 0.1
 MODEL_BYTES = 4e6
 HAND_ON_S = MODEL_BYTES * TCP_HEADERS * 8 / RATE
 FOR_EVER_S = 1_000.0
-PHASES = 24
+PHASES = examples(24, share=2)
 
 
 def run(

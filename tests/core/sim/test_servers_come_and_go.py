@@ -116,7 +116,7 @@ def test_a_server_that_stands_still_holds_up_all_and_whom_nobody_can_do_without_
 def test_weights_of_a_lost_server_are_those_that_somebody_has_pulled() -> None:
     """A lost server may take the last asynchronous pushes to its own part with it."""
     fell = 0
-    for seed in range(examples(200, share=10)):
+    for seed in range(examples(200, share=20)):
         draw = random.Random(seed)
         job = training(spread=0.3)
         where = cluster(4, kill(1.0 + draw.random(), 2), seed=seed)

@@ -209,7 +209,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     stop_early=st.booleans(),
     exact=st.none() | st.integers(0, 900),
 )
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(50, least=5))
 def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
     size: int,
     length: int,

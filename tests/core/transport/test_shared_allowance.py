@@ -132,7 +132,7 @@ SHARDS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_size
     cancelled_after=st.integers(0, 20_000),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, least=5))
 def test_no_shard_lacks_more_than_its_bound_whatever_the_network_does(
     hosts: int,
     cuts: list[list[int]],
