@@ -68,6 +68,7 @@ def test_another_process_writes_none_of_the_parts_that_are_kept(
     assert run(cache) == ([], kept[1])
 
 
+@pytest.mark.long  # damaged entries are tried in processes/test_kept_code.py
 def test_a_part_that_is_damaged_or_missing_is_written_anew(
     kept: tuple[Path, list[float]], cache: Path
 ) -> None:

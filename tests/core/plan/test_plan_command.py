@@ -112,6 +112,7 @@ def test_averages_that_hide_behind_computing_are_tried() -> None:
     assert len(overlapped) < 0.6 * (len(found) - len(overlapped))  # for the time that a plan takes
 
 
+@pytest.mark.long
 def test_steps_times_their_time_is_the_time_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside a slow worker, whose own steps take longer than those of the others."""
     forms = [each for each in candidates(alike(4)) if each.name.startswith("ripples group_size=2")]

@@ -234,7 +234,7 @@ def test_a_flow_that_ends_within_a_period_sends_what_the_lab_s_does(
     assert simulation.flows["last_at"][0] < (start_s + lasts_s) * PICOSECONDS
 
 
-@pytest.mark.parametrize("transport", ["cubic", "shoal"])
+@pytest.mark.parametrize("transport", seldom(["cubic", "shoal"], often=["shoal"]))
 def test_datagrams_push_aside_what_gives_way(transport: str) -> None:
     """Nine tenths of a link are theirs: a ring's bytes have the tenth that is left."""
     flow = Flow(2, 1, "udp", RATE * 9 // 10, dscp=56)

@@ -136,7 +136,10 @@ def test_a_parameter_server_pushes_and_pulls_all_shards_but_its_own() -> None:
     assert out.counters == {"shard_reads": 4 * (80 + 4), "staleness": 0, "max.staleness": 0}
 
 
-@pytest.mark.parametrize("name", ["ds-sync", "ripples-static", "ripples", "local-sgd"])
+@pytest.mark.parametrize(
+    "name",
+    seldom(["ds-sync", "ripples-static", "ripples", "local-sgd"], often=["ds-sync", "ripples"]),
+)
 def test_state_travels_with_the_parameters_and_is_averaged_after_them(name: str) -> None:
     told = mock.create_autospec(AbstractLearner, instance=True)
     told.is_satisfied, told.size, told.gradient_elements, told.curve = False, None, 1, ()
@@ -295,7 +298,7 @@ def test_delayed_averages_by_groups_hide_too() -> None:
 
 
 @pytest.mark.parametrize("compute_s", [0.1, 0.3])
-@pytest.mark.parametrize("name", ["local-sgd", "ds-sync"])
+@pytest.mark.parametrize("name", seldom(["local-sgd", "ds-sync"], often=["ds-sync"]))
 def test_layers_wait_for_their_pieces_of_an_average(name: str, compute_s: float) -> None:
     """Eight layers, each a piece of half a megabyte; pieces follow each other from the front."""
     job = training(name, layers=8, compute_s=compute_s)
@@ -313,7 +316,7 @@ def test_layers_wait_for_their_pieces_of_an_average(name: str, compute_s: float)
 
 
 @pytest.mark.parametrize("compute_s", [0.3, 0.03], ids=["hidden", "waited for"])
-@pytest.mark.parametrize("name", ["local-sgd", "ds-sync"])
+@pytest.mark.parametrize("name", seldom(["local-sgd", "ds-sync"], often=["ds-sync"]))
 def test_averages_begin_as_backward_gets_to_their_layers(name: str, compute_s: float) -> None:
     """Eight layers, each a piece of half a megabyte; pieces follow each other from the rear."""
     job = training(name, layers=8, compute_s=compute_s)

@@ -10,7 +10,7 @@ from shoal.strategies import Setting, make_strategy, scheduled
 from shoal.strategies.acts import Mean, Tell
 from thoroughness import examples
 
-HISTORIES = examples(1_500, share=12)
+HISTORIES = examples(1_500, share=25)
 
 
 @pytest.fixture(autouse=True)

@@ -81,7 +81,7 @@ class Clocked(ShapedLink):
 def test_packets_bear_the_time_when_they_leave_their_host() -> None:
     plain, endpoints = joined(4, TransportConfig())
     link = Clocked(endpoints, plain.faults, seed=1)
-    values = np.ones((4, 250_000), np.float32)
+    values = np.ones((4, 125_000), np.float32)
     case = AllReduce(link, range(4), values, piece_length=22 * 360)
     for iteration in range(2):
         for errors in link.errors.values():
