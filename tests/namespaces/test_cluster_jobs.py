@@ -113,7 +113,7 @@ def no_process_is_left() -> bool:
     "contender",
     [
         pytest.param(as_contender(DDP(), "ddp"), marks=pytest.mark.long),
-        as_contender(DDP(backend="shoal"), "ddp-on-shoal"),
+        pytest.param(as_contender(DDP(backend="shoal"), "ddp-on-shoal"), marks=pytest.mark.long),
         as_contender(Shoal("all-reduce", transport="shoal"), "ours"),
     ],
     ids=lambda each: each.name,
@@ -134,6 +134,7 @@ def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) ->
     assert no_process_is_left()
 
 
+@pytest.mark.long
 def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
     result = run_job(part("slow-worker-5x", as_contender(Speaking()))).figures
     assert result is not None

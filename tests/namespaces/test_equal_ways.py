@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from ranks_on_hosts import run_ranks
 from routed_network import HOSTS, MIDDLES, RoutedNetwork, routed_network
 
@@ -59,6 +60,7 @@ def forwarded(network: RoutedNetwork, name: str) -> list[int]:
     return found
 
 
+@pytest.mark.long  # sixteen ways are taken below
 def test_the_default_takes_all_ways() -> None:
     with routed_network() as network:
         found = sums(network)

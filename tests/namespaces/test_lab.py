@@ -356,6 +356,7 @@ def test_run_ends_all_workers_when_one_fails(spec: str, tmp_path: Path) -> None:
     assert '"cable": "host0-switch"' in (tmp_path / "stats.json").read_text()
 
 
+@pytest.mark.long  # test_lab_output.py interrupts one
 def test_ctrl_c_ends_a_run_in_order(spec: str) -> None:
     environment = marked_environment()
     script = "trap 'echo saved; exit 0' INT; echo ready; sleep 300 & wait"

@@ -26,6 +26,7 @@ def limited(limit: str) -> tuple[str, ...]:
     return ("sh", "-c", f'ulimit {limit}; exec "$@"', "sh")
 
 
+@pytest.mark.long
 def test_a_lab_has_as_many_files_open_as_it_may_and_commands_as_before(spec: str) -> None:
     prefix = limited(f"-n {MANY}; ulimit -S -n {FEW}")
     show = "echo $(ulimit -S -n) $(ulimit -H -n)"

@@ -50,21 +50,27 @@ def check_nothing_is_told_apart(figures: TrialFigures) -> None:
         assert each.marked == each.dropped_early == 0
 
 
-def test_switches_act_on_tags_where_they_are_to_and_only_there() -> None:
-    on, off = (figures_of(each) for each in dlcp.BURSTS.ends(WORK, every=False))
+def test_switches_act_on_tags_where_they_are_to() -> None:
+    on = figures_of(dlcp.BURSTS.ends(WORK, every=False)[0])
     queues = {each.queue for each in on.to_hosts if each.is_capable}
     assert queues == {0, 2}  # the first layer's bucket, and that of the other two; of eight classes
-    check_nothing_is_told_apart(off)
     assert any(not each.is_capable for each in on.to_hosts)  # some packets are not important
     assert on.sent is not None
-    assert off.sent is not None
     assert 0 < on.sent.important < on.sent.sent
-    assert off.sent.important == off.sent.sent  # nothing may get lost
-    assert on.sent.due_bytes > 0 == off.sent.due_bytes
+    assert on.sent.due_bytes > 0
     assert on.sent.missing_bytes <= dlcp.LOSS_BOUND * on.sent.due_bytes
     through = [sum(each.sent_bytes for each in spine) for spine in on.to_spines]
     assert max(through) < 0.6 * sum(through)
     assert len(on.step_ms) == WORK.steps - WORK.warm_up - 1
+
+
+@pytest.mark.long
+def test_switches_act_on_no_tags_where_they_are_not_to() -> None:
+    off = figures_of(dlcp.BURSTS.ends(WORK, every=False)[1])
+    check_nothing_is_told_apart(off)
+    assert off.sent is not None
+    assert off.sent.important == off.sent.sent  # nothing may get lost
+    assert off.sent.due_bytes == 0
     assert off.consensus_distance < 1e-4  # replicas of one model
 
 
