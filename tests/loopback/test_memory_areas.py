@@ -28,13 +28,19 @@ LENGTH = 300_000
 
 
 def engine(
-    rank: int, size: int, host: int = 1, *, shares: bool = True, lanes: int = 1
+    rank: int,
+    size: int,
+    host: int = 1,
+    *,
+    shares: bool = True,
+    lanes: int = 1,
+    deadline_s: float = 5,
 ) -> UdpEngine:
     return UdpEngine(
         rank,
         size,
         TransportConfig(),
-        deadline_s=5,
+        deadline_s=deadline_s,
         bind=f"127.0.0.{host}",
         lane_count=lanes,
         shares_memory=shares,
@@ -152,7 +158,7 @@ def test_a_stranger_gets_no_memory() -> None:
 
 
 def test_a_rank_that_ends_or_does_not_come_is_named() -> None:
-    with started([engine(rank, 3) for rank in range(3)]) as made:
+    with started([engine(rank, 3, deadline_s=1) for rank in range(3)]) as made:
         groups = [TransportGroup(each, (0, 1, 2), 3) for each in made]
         arrays = [np.zeros(LENGTH, np.float32) for _ in made]
         first = [

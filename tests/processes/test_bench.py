@@ -236,6 +236,7 @@ def ran(*arguments: str) -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
+@pytest.mark.long  # test_loss_sweep.py goes on where it ended, too
 @pytest.mark.timeout(300)
 def test_the_command_writes_its_rows_and_can_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"

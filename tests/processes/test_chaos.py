@@ -41,6 +41,7 @@ def test_a_fault_fires_in_its_phase_and_the_others_go_on(text: str) -> None:
     assert row.left == []
 
 
+@pytest.mark.long  # it waits for what does not come
 @pytest.mark.timeout(300)
 def test_a_fault_that_nobody_came_to_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     start = _Job._start

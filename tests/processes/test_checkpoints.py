@@ -64,7 +64,7 @@ PARTS = {
 """The parts of a checkpoint of two workers."""
 
 
-@pytest.mark.parametrize("sync", PARTS)
+@pytest.mark.parametrize("sync", seldom(PARTS, often=["all-reduce"]))
 @pytest.mark.parametrize("size", seldom([1, 2, 3], often=[3]))
 def test_a_job_that_died_goes_on_from_its_checkpoint(
     run_workers: RunWorkers, tmp_path: Path, size: int, sync: str
@@ -89,7 +89,7 @@ def test_a_job_that_died_goes_on_from_its_checkpoint(
     assert torch.allclose(torch.tensor(results[0]["model"]), torch.tensor(whole[0]["model"]))
 
 
-@pytest.mark.parametrize("sync", ["ps-bsp", "ps-asp"])
+@pytest.mark.parametrize("sync", seldom(["ps-bsp", "ps-asp"], often=["ps-bsp"]))
 def test_parts_are_those_of_the_workers_that_are_left(
     run_workers: RunWorkers, tmp_path: Path, sync: str
 ) -> None:

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 import shoal
 from shoal.groups import make_schedule
 from shoal.strategies import STRATEGIES, make_strategy
-from thoroughness import seldom
+from thoroughness import ONE_OF_EACH, seldom
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -306,10 +306,6 @@ class Branches(nn.Module):
         return self.branches[branch](self.norm(inputs))
 
 
-OFTEN = set(STRATEGIES) - {"ps-ssp", "ripples-random", "ripples-static", "hierarchical-sgd"}
-"""Strategies without those that go another's way: ps-asp's, ds-sync's (two) and local-sgd's."""
-
-
 def live_with_everything(sync: str, overlap: str | None) -> dict[str, Any]:
     """Uneven inputs, unused parameters, a skipped step, batch norm: nobody may be left waiting."""
     session = shoal.init(deadline_s=30)
@@ -347,7 +343,7 @@ def live_with_everything(sync: str, overlap: str | None) -> dict[str, Any]:
     seldom(
         [*((sync, None) for sync in STRATEGIES)]
         + [(sync, "next-steps") for sync in ("local-sgd", "ds-sync", "ripples", "ripples-random")],
-        often=[*((sync, None) for sync in OFTEN), ("ripples", "next-steps")],
+        often=[*((sync, None) for sync in ONE_OF_EACH), ("ripples", "next-steps")],
     ),
 )
 def test_every_strategy_lives_with_everything_a_script_does(

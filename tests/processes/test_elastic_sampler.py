@@ -282,7 +282,7 @@ def train_as_fast_as_each_can(sync: str, slow: int, epochs: int) -> dict[str, An
 
 @pytest.mark.parametrize("sync", seldom(["all-reduce", "ds-sync", "ripples"], often=["all-reduce"]))
 def test_measured_shares_give_a_slow_worker_less(run_workers: RunWorkers, sync: str) -> None:
-    epochs = 8
+    epochs = 5
     results = run_workers(train_as_fast_as_each_can, SIZE, sync, 1, epochs, initialize=False)
     assert all(each["measured"] for each in results)
     times = Counter(index for each in results for batch in each["used"] for index in batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked_process import start
@@ -46,13 +47,22 @@ with shoal.connect(deadline_s=20) as comm:
 """
 
 
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    """Run them with no loss; return what they print, and the folder of their traces."""
+    traces = tmp_path_factory.mktemp("traced")
+    return printed_by_ranks(AVERAGES, 4, BOUND="0", SHOAL_TRACE=str(traces / "trace")), traces
+
+
 @pytest.mark.parametrize("bound", seldom(["0", "0.1"], often=["0"]))
-def test_groups_meet_as_the_generator_says_and_the_mean_stays(bound: str) -> None:
+def test_groups_meet_as_the_generator_says_and_the_mean_stays(
+    averaged: tuple[list[dict[str, Any]], Path], bound: str
+) -> None:
     """Nobody learns here, so means of equal weights leave the sum of all as it was, 0+1+2+3.
 
     What the bound lets go counts as not there: values are means still, of fewer.
     """
-    results = printed_by_ranks(AVERAGES, 4, BOUND=bound)
+    results = averaged[0] if bound == "0" else printed_by_ranks(AVERAGES, 4, BOUND=bound)
     for rank, result in enumerate(results):
         assert result["imported"] == []
         assert result["ordered"]
@@ -66,9 +76,8 @@ def test_groups_meet_as_the_generator_says_and_the_mean_stays(bound: str) -> Non
         assert result["asked"] == (10 if rank == 3 else 40)
 
 
-def test_groups_are_traced(tmp_path: Path) -> None:
-    printed_by_ranks(AVERAGES, 4, BOUND="0", SHOAL_TRACE=str(tmp_path / "trace"))
-    (run,) = read_traces(tmp_path / "trace")
+def test_groups_are_traced(averaged: tuple[list[dict[str, Any]], Path]) -> None:
+    (run,) = read_traces(averaged[1] / "trace")
     assert (run.strategy, run.workers, run.model) == ("ripples", 4, "arrays")
     assert set(run.group_sizes) <= {"2", "3", "4"}
     spans = {kind: [each for each in run.timeline if each.kind is kind] for kind in SpanKind}

@@ -38,7 +38,7 @@ SYNCS = ("all-reduce", "ds-sync", "ripples-static", "hierarchical-sgd", "local-s
 SYNCS += ("ripples-random", "ds-sync, next-forward", "ds-sync, next-steps")
 SYNCS += ("ripples, next-forward", "ripples, next-steps", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd")
 SYNCS += ("all-reduce, low_rank=1",)
-OFTEN = ("all-reduce", "all-reduce, low_rank=1", "ds-sync", "ripples", "ps-bsp")
+OFTEN = ("all-reduce", "ripples", "ps-bsp")
 
 
 class Job(Notes):
@@ -235,7 +235,7 @@ def lose_rank_0(folder: str, where: str) -> dict[str, Any]:
     return {"rank": session.rank, **training.finish()}
 
 
-@pytest.mark.parametrize("how", ["a file", "addresses"])
+@pytest.mark.parametrize("how", seldom(["a file", "addresses"], often=["a file"]))
 def test_a_job_is_found_when_rank_0_is_gone(
     run_workers: RunWorkers, tmp_path: Path, how: str
 ) -> None:
@@ -352,7 +352,6 @@ def _die_in(phase: str, job: Job) -> None:
         [(sync, phase) for sync in ("all-reduce", "ds-sync", "ripples") for phase in PHASES],
         often=[
             ("all-reduce", "prepared"),
-            ("ds-sync", "is a member"),
             ("ripples", "has the state"),
         ],
     ),
@@ -498,7 +497,7 @@ def _die_as(job: Job, turn: int, rank: int) -> None:
     ("sync", "seed"),
     seldom(
         [(sync, seed) for sync in SYNCS for seed in range(4)],
-        often=[("ds-sync, next-forward", 0)],
+        often=[],  # core/one_seed has random deaths and joins, test_elastic_sampler.py real ones
     ),
 )
 def test_workers_die_and_come_back_at_random_moments(

@@ -166,7 +166,7 @@ def check(results: list[Any], living: tuple[int, ...], folder: Path) -> None:
     ("sync", "phase"),
     seldom(
         [(s, p) for s in SYNCS for p in PHASES],
-        often=[("all-reduce", "before step"), ("ripples", "before step")],
+        often=[("ripples", "before step")],
     ),
 )
 def test_nobody_minds_the_death_of_the_control_plane(
@@ -200,10 +200,8 @@ def test_the_control_planes_are_started_again_if_all_are_killed(
     ("sync", "phase", "with_signal"),
     seldom(
         [(s, p, k) for s in SYNCS for p in PHASES for k in (signal.SIGKILL, signal.SIGSTOP)],
-        often=[
-            ("ds-sync", "before step", signal.SIGKILL),
-            ("ripples", "before backward", signal.SIGSTOP),
-        ],
+        # core/one_seed has control planes and workers that stand still
+        often=[("ds-sync", "before step", signal.SIGKILL)],
     ),
 )
 def test_the_others_go_on_without_the_machine_of_rank_0(

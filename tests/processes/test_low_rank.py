@@ -29,7 +29,7 @@ def made() -> nn.Module:
 
 
 def train(
-    transport: str, overlap: str, low_rank: int, resume: bool = False
+    transport: str, overlap: str, low_rank: int, steps: int = STEPS, resume: bool = False
 ) -> tuple[list[float], float, int]:
     """Return the parameters at the end, the last loss, and the bytes that came in a step."""
     os.environ["SHOAL_SHARED_MEMORY"] = "0"  # packets are counted
@@ -40,8 +40,8 @@ def train(
     optimizer = shoal.DistributedOptimizer(inner, model, strategy, transport=transport)
     before = optimizer.transport_stats()
     # the last one has less data than the others
-    for step in range(STEPS if session.rank else STEPS - 3):
-        if resume and step == STEPS // 2 - 1:
+    for step in range(steps if session.rank else steps - 3):
+        if resume and step == steps // 2 - 1:
             saved, weights = optimizer.state_dict(), model.state_dict()
             model = made()
             model.load_state_dict(weights)
@@ -57,25 +57,35 @@ def train(
         optimizer.step()
     optimizer.finish()
     after = optimizer.transport_stats()
-    num_bytes = 0 if after is None else (after - before).total.placed_bytes // STEPS
+    num_bytes = 0 if after is None else (after - before).total.placed_bytes // steps
     parameters = torch.cat([p.detach().flatten() for p in model.parameters()])
     return parameters.tolist(), float(loss.detach()), num_bytes
 
 
+Trained = list[tuple[list[float], float, int]]
+
+
+@pytest.fixture(scope="module")
+def factors() -> Trained:
+    """What two workers came to over Shoal's transport."""
+    from worker_processes import run_workers
+
+    return run_workers(train, 2, "shoal", "backward", 2)
+
+
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
 def test_replicas_stay_alike_and_hiding_sums_changes_nothing(
-    run_workers: RunWorkers, transport: str
+    run_workers: RunWorkers, factors: Trained, transport: str
 ) -> None:
-    results = run_workers(train, 2, transport, "backward", 2)
+    results = factors if transport == "shoal" else run_workers(train, 2, transport, "backward", 2)
     assert results[0][0] == results[1][0]
     assert results[0][1] < 0.2, "the mean square of what is learnt is 1"
     hidden = run_workers(train, 2, transport, "next-forward", 2)
     assert [each[:1] for each in hidden] == [each[:1] for each in results]
 
 
-def test_factors_are_few_bytes(run_workers: RunWorkers) -> None:
+def test_factors_are_few_bytes(run_workers: RunWorkers, factors: Trained) -> None:
     whole = run_workers(train, 2, "shoal", "backward", 0)
-    factors = run_workers(train, 2, "shoal", "backward", 2)
     for (_, _, of_all), (_, _, of_factors) in zip(whole, factors, strict=True):
         assert of_factors < of_all / 8
 
@@ -84,6 +94,6 @@ def test_factors_are_few_bytes(run_workers: RunWorkers) -> None:
 def test_a_training_goes_on_from_a_state_with_what_is_owed(
     run_workers: RunWorkers, overlap: str
 ) -> None:
-    whole = run_workers(train, 2, "gloo", overlap, 2)
-    resumed = run_workers(train, 2, "gloo", overlap, 2, True)
+    whole = run_workers(train, 2, "gloo", overlap, 2, 30)
+    resumed = run_workers(train, 2, "gloo", overlap, 2, 30, True)
     assert [each[0] for each in resumed] == [each[0] for each in whole]

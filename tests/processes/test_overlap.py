@@ -75,16 +75,20 @@ GROUPS = {
         "clipping",
         "averaging_parameters",
         "saving",
+    ],
+    "second": [
         "reading_aliases",
         "using_a_weight_behind_autograd",
         "keeping_graphs",
         "moving_a_frozen_layer_before_a_step",
     ],
-    "second": [
+    "third": [
         "scheduled",
         "discarding",
         "changing_one_gradient",
         "scaling",
+    ],
+    "fourth": [
         "evaluating",
         "writing_to_aliases",
         "closing",
@@ -94,7 +98,7 @@ GROUPS = {
 GROUPS["others"] = [
     script.__name__
     for script in SCRIPTS
-    if script.__name__ not in GROUPS["first"] + GROUPS["second"]
+    if script.__name__ not in itertools.chain.from_iterable(GROUPS.values())
 ]
 
 
@@ -104,8 +108,9 @@ GROUPS["others"] = [
         itertools.product(SYNCS, ("gloo", "shoal"), GROUPS),
         often=[
             ("all-reduce", "shoal", "first"),
-            ("ds-sync", "shoal", "first"),
-            ("ps-bsp", "shoal", "second"),
+            ("ds-sync", "shoal", "second"),
+            ("ps-bsp", "shoal", "third"),
+            ("local-sgd", "shoal", "fourth"),
         ],
     ),
 )

@@ -82,7 +82,7 @@ def test_a_group_that_the_session_made_goes_with_it(run_workers: RunWorkers) -> 
 def count_what_is_left(transport: str) -> list[tuple[int, ...]]:
     """Return how many descriptors and threads there are after each of some sessions."""
     seen = []
-    for _ in range(8):
+    for _ in range(5):
         shoal.init(deadline_s=DEADLINE_S)
         train("ds-sync", transport)
         shoal.shutdown()

@@ -49,8 +49,6 @@ def pool() -> Iterator[WorkerPool]:
             ("all-reduce", "mlp"),
             ("ps-bsp", "mlp"),
             ("ds-sync", "mlp"),
-            ("ripples-static", "mlp"),
-            ("local-sgd", "mlp"),
         ],
     ),
 )

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from counted_runs import work
 from forked_process import ForkedProcess, run_command
 
 from process_table import marked_environment, processes_of, wait_for_end
@@ -42,19 +42,6 @@ steps = {steps}
 [[training.strategy]]
 sync = "ripples"
 """
-
-
-def work(number: int, *, tick: Callable[[float], None]) -> tuple[int, int]:
-    """Return a number and who made it; 13 fails, 99 dies, and 50 says how far it is."""
-    if number == 13:
-        raise ProtocolError("Thirteen is no number.")
-    if number == 99:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if number == 50:
-        for part in range(5):
-            time.sleep(0.3)
-            tick(part / 5)
-    return number, os.getpid()
 
 
 def runs_of(*numbers: int) -> list[Run]:
@@ -100,7 +87,6 @@ def test_no_thread_outlives_a_sweep_that_is_stopped() -> None:
     assert children() == set()
 
 
-@pytest.mark.long
 def test_a_failure_elsewhere_is_the_same_sentence_here(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "runs.jsonl")
     with pytest.raises(ProtocolError, match=r"^run 13: Thirteen is no number\.$"):

@@ -19,6 +19,7 @@ import shoal
 from shoal.cli.report import report
 from shoal.jobs import read_traces, who_waited_for_whom
 from shoal.trace import ListSink, SpanKind
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -46,7 +47,10 @@ def train(sync: str, is_given_a_sink: bool) -> int:
     return 0 if sink is None else len(sink.spans)
 
 
-@pytest.mark.parametrize(("sync", "is_given_a_sink"), [("all-reduce", False), ("ripples", True)])
+@pytest.mark.parametrize(
+    ("sync", "is_given_a_sink"),
+    seldom([("all-reduce", False), ("ripples", True)], often=[("ripples", True)]),
+)
 def test_the_report_reads_what_a_script_has_traced(
     run_workers: RunWorkers, tmp_path: Path, sync: str, is_given_a_sink: bool
 ) -> None:

@@ -80,7 +80,6 @@ def train_twice(sync: str, victim: int, when: str) -> tuple[list[float], tuple[i
             ("ps-bsp", 2, "in the second"),
             ("all-reduce", 0, "between trainings"),
             ("ripples", 2, "training"),
-            ("all-reduce", 2, "beginning the second"),
         ],
     ),
 )

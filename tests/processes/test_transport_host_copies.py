@@ -209,6 +209,7 @@ def lose_one() -> str:
     return str(caught.value)
 
 
+@pytest.mark.long  # test_transport_torch_backend.py has one that dies
 def test_a_lost_rank_raises(run_workers: RunWorkers) -> None:
     assert all("Rank 1 is gone" in text for text in run_workers(lose_one, 3, initialize=False))
 

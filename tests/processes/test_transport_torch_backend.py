@@ -391,6 +391,7 @@ def lose_one() -> str:
     return str(caught.value)
 
 
+@pytest.mark.long  # one that dies under DDP comes below
 def test_a_lost_rank_raises_and_ddp_does_too(run_workers: RunWorkers) -> None:
     outcomes = run_workers(lose_one, 3, initialize=False)
     assert "Rank 1 is gone" in outcomes[0]

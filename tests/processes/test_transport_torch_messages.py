@@ -212,14 +212,14 @@ def barrier_within(timeout: timedelta) -> None:
 def wait_for_absent_ranks() -> list[str]:
     """Rank 0 alone does things; the other stays until it has seen them fail."""
     rank, _size = join()
-    hasty = dist.new_group(timeout=timedelta(seconds=0.5))
+    hasty = dist.new_group(timeout=timedelta(seconds=0.3))
     told = []
     if rank == 0:
         for act in (
             lambda: dist.barrier(hasty),
             lambda: dist.all_reduce(torch.ones(9), group=hasty),
             lambda: dist.recv(torch.ones(9), group=hasty),
-            lambda: barrier_within(timedelta(seconds=0.3)),
+            lambda: barrier_within(timedelta(seconds=0.2)),
             lambda: dist.broadcast(torch.ones(9), 0, group=hasty),
             lambda: dist.gather(torch.ones(9), [torch.ones(9) for _ in range(2)], group=hasty),
             lambda: dist.send(torch.ones(9), 1, group=hasty),
@@ -235,10 +235,10 @@ def wait_for_absent_ranks() -> list[str]:
 
 def test_a_group_has_its_own_timeout(run_workers: RunWorkers) -> None:
     told = run_workers(wait_for_absent_ranks, 2, initialize=False)[0]
-    assert "within the timeout of 0.5 s; it waits for rank 1" in told[0]
-    assert "within the timeout of 0.5 s; it waits for rank 1" in told[1]
-    assert "No rank sent with tag 0 within the timeout of 0.5 s" in told[2]
-    assert "within the timeout of 0.3 s" in told[3]
+    assert "within the timeout of 0.3 s; it waits for rank 1" in told[0]
+    assert "within the timeout of 0.3 s; it waits for rank 1" in told[1]
+    assert "No rank sent with tag 0 within the timeout of 0.3 s" in told[2]
+    assert "within the timeout of 0.2 s" in told[3]
     told.pop(2)
     for text, beginning in zip(
         told,

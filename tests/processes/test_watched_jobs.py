@@ -323,6 +323,7 @@ def test_a_job_goes_on_if_it_cannot_be_shown_and_is_shown_once_it_can(
         looking(run_workers, tmp_path, look, slow=9, prepare=take)
 
 
+@pytest.mark.long  # core/watch/test_picture.py has one that is lost
 def test_a_death_is_an_event_and_the_job_goes_on(run_workers: RunWorkers, tmp_path: Path) -> None:
     def look(port: int) -> None:
         await_(port, lambda s: all(each.step for each in s.workers))
