@@ -158,7 +158,7 @@ def test_a_stranger_gets_no_memory() -> None:
 
 
 def test_a_rank_that_ends_or_does_not_come_is_named() -> None:
-    with started([engine(rank, 3, deadline_s=1) for rank in range(3)]) as made:
+    with started([engine(rank, 3, deadline_s=2) for rank in range(3)]) as made:
         groups = [TransportGroup(each, (0, 1, 2), 3) for each in made]
         arrays = [np.zeros(LENGTH, np.float32) for _ in made]
         first = [

@@ -200,8 +200,10 @@ def test_the_control_planes_are_started_again_if_all_are_killed(
     ("sync", "phase", "with_signal"),
     seldom(
         [(s, p, k) for s in SYNCS for p in PHASES for k in (signal.SIGKILL, signal.SIGSTOP)],
-        # core/one_seed has control planes and workers that stand still
-        often=[("ds-sync", "before step", signal.SIGKILL)],
+        often=[
+            ("ds-sync", "before step", signal.SIGKILL),
+            ("ripples", "before backward", signal.SIGSTOP),
+        ],
     ),
 )
 def test_the_others_go_on_without_the_machine_of_rank_0(

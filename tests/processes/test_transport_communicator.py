@@ -137,7 +137,7 @@ def test_sums_broadcasts_and_messages(run_workers: RunWorkers) -> None:
 
 
 def leave_one_out(ends_by: str) -> str:
-    communicator = connect(deadline_s=2.0)
+    communicator = connect(deadline_s=4.0)
     communicator.barrier()
     if communicator.rank == 2:
         if ends_by == "leaving":
