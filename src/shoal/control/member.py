@@ -324,8 +324,9 @@ class Member:
     def settled_view(self) -> View:
         """Return the view, which is not about to change; waits for the next one if it is.
 
-        Waits for others to join, too, if there are too few to train; they can once a training has
-        begun. Raises `WorkerLost` if there is no next view, and `DeadlineExceeded`.
+        With too few members it also waits for others to join, but only once a training has begun:
+        before that nobody can. Raises `WorkerLost` if there is no next view, and
+        `DeadlineExceeded`.
         """
         with self.changed:
             while True:
