@@ -38,7 +38,7 @@ RULES: dict[str, tuple[Any, list[Any]]] = {
         [patch.object(Succession, "expected", PropertyMock(return_value=()))],
     ),
     "the watch waits for no training thread": (
-        "all-reduce",
+        "ripples",
         [patch.object(Watcher, "_change_view", _change_view_at_once)],
     ),
     "nobody goes on before all know that a result counts": (
