@@ -173,7 +173,7 @@ class Member:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it takes part in a training, or has: before that no newcomer can."""
+        """Whether it takes part in a training, or has; before that no newcomer can come in."""
         return bool(self._participants)
 
     def check(self) -> None:
